@@ -81,7 +81,7 @@ def in_a_request(call: Callable[[], Any]) -> tuple[Any, records.Marks]:
         recorder.end(token)
 
 
-def test_a_call_is_recorded_in_its_request_alone(library: Call, finished: Finished) -> None:
+def test_a_call_is_recorded_once_in_its_request_alone(library: Call, finished: Finished) -> None:
     with library.make() as call:
         outside = call()
         with request("ended"):
@@ -89,21 +89,15 @@ def test_a_call_is_recorded_in_its_request_alone(library: Call, finished: Finish
         task.run(call)
         before = len(finished)
         inside, marks = in_a_request(call)
+        for cls in classes_of(library.instrumentors) * 2:
+            cls().instrument(skip_dep_check=True)
+        _, again = in_a_request(call)
 
     assert before == len(finished) == 1
     assert "forward" not in finished.stages()
     assert {"@model", "@batch", "@first_token", "@tokens_out"}.isdisjoint(finished.facts())
     assert inside == outside
-    assert stages_of(marks) == list(library.stages)
-
-
-def test_a_call_is_recorded_once_however_often_it_is_instrumented(library: Call) -> None:
-    for cls in classes_of(library.instrumentors) * 2:
-        cls().instrument(skip_dep_check=True)
-    with library.make() as call:
-        _, marks = in_a_request(call)
-
-    assert stages_of(marks) == list(library.stages)
+    assert stages_of(marks) == stages_of(again) == list(library.stages)
 
 
 def test_requests_at_the_same_time_do_not_mix(library: Call, finished: Finished) -> None:
