@@ -24,8 +24,7 @@ from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.endpoints import HTTPEndpoint
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route, WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.routing import Mount, Route
 
 from stagelens import stage
 from stagelens.core.partition import partition
@@ -437,26 +436,6 @@ def test_headers_that_can_be_read_once_are_left_to_others(finished: Finished, re
     assert [list(each["headers"]) for each in seen if isinstance(each, dict) and "headers" in each] == [[header]] * 2
     assert reported == set()
     assert len(finished) == 2
-
-
-def test_a_websocket_without_a_message_is_not_recorded(finished: Finished) -> None:
-    sent: list[str] = []
-
-    async def socket(websocket: WebSocket) -> None:
-        await websocket.accept()
-        await websocket.close()
-
-    async def connect() -> Message:
-        return {"type": "websocket.connect"}
-
-    async def send(message: Message) -> None:
-        sent.append(message["type"])
-
-    app = Starlette(routes=[WebSocketRoute("/", socket)])
-    asyncio.run(drive(app, connect, send, type="websocket", subprotocols=[]))
-
-    assert sent == ["websocket.accept", "websocket.close"]
-    assert list(finished) == []
 
 
 class Lifespan:

@@ -388,32 +388,6 @@ def test_nothing_lives_longer_than_without_us(scenario: str, around: Any) -> Non
     assert with_us == without_us
 
 
-def test_a_worker_does_not_hold_the_tasks_it_has_started(finished: Finished) -> None:
-    async def work(jobs: asyncio.Queue[Any]) -> list[Any]:
-        future = await jobs.get()
-        done = [weakref.ref(task) for task in (asyncio.create_task(asyncio.sleep(0, Thing())),) if [await task]]
-        future.set_result(None)
-        return done
-
-    async def main() -> list[Any]:
-        jobs: asyncio.Queue[Any] = asyncio.Queue()
-        worker = asyncio.create_task(work(jobs))
-        with request("any"):
-            future = asyncio.get_running_loop().create_future()
-            jobs.put_nowait(future)
-            await future
-        return await worker
-
-    gc.disable()
-    try:
-        with instrumenting(*(each() for each in INSTRUMENTORS)):
-            references = asyncio.run(main())
-            assert [reference() for reference in references] == [None]
-    finally:
-        gc.enable()
-    assert len(finished) == 1
-
-
 def finish_in_a_queue() -> Any:
     jobs: queue.Queue[Any] = queue.Queue()
     future: Future[Any] = Future()
