@@ -161,13 +161,8 @@ class Server(NamedTuple):
 
     def call(self, method: str, request: Any, **options: Any) -> Any:
         """Call *method*, and return its response or list of responses."""
-        open_call: Any = {
-            "Unary": self.channel.unary_unary,
-            "Stream": self.channel.unary_stream,
-            "Collect": self.channel.stream_unary,
-            "Echo": self.channel.stream_stream,
-            "Missing": self.channel.unary_unary,
-        }[method]
+        kinds = {"Stream": "unary_stream", "Collect": "stream_unary", "Echo": "stream_stream"}
+        open_call = getattr(self.channel, kinds.get(method, "unary_unary"))
         response = open_call(f"/{SERVICE}/{method}")(request, timeout=options.pop("timeout", 30), **options)
         return response if isinstance(response, bytes) else list(response)
 
@@ -250,52 +245,39 @@ def seen(finished: Finished, until: Callable[..., None]) -> Callable[[], tuple[s
     return only
 
 
-def test_a_unary_call_is_a_request_with_stages(server: Server, seen: Any, finished: Finished) -> None:
-    assert server.call("Unary", b"abc", metadata=[("traceparent", TRACEPARENT)]) == b"abc"
-    route, error, spent = seen()
-
-    assert (route, error) == (f"{SERVICE}/Unary", "")
-    assert spent["handler"] >= WORK_NS
-    assert spent["serialize"] >= 2 * WORK_NS
-    assert spent["overhead"] == 0
-    assert {"framework", "handler", "serialize", "network"} <= spent.keys()
-    assert ("queue" in spent) == (server.kind == "threads")
-    assert finished.facts()["@traceparent"] == TRACEPARENT
-    assert "@method" not in finished.facts()
-
-
 @pytest.mark.parametrize(
-    ("method", "sizes"), [("Unary", (3, 3)), ("Stream", (3, sum(map(len, PARTS)))), ("Collect", (6, 6))]
+    ("method", "sizes", "handler", "serialize"),
+    [("Unary", (3, 3), 1, 2), ("Stream", (3, len(b"".join(PARTS))), 3, 4), ("Collect", (6, 6), 0, 3)],
 )
-def test_attributes_are_recorded(  # noqa: PLR0917 - fixtures and parameters
+def test_a_call_is_a_request_with_stages_and_attributes(  # noqa: PLR0917 - fixtures and parameters
     server: Server,
     seen: Any,
     finished: Finished,
     monkeypatch: pytest.MonkeyPatch,
     method: str,
     sizes: tuple[int, int],
+    handler: int,
+    serialize: int,
 ) -> None:
     monkeypatch.setattr(named_attributes, "sources", named_attributes.parse("tenant=header:x-tenant"))
-    metadata = [("x-tenant", "acme"), ("x-other", "secret"), ("tracestate", "stagelens=checkout")]
+    attributes = [("x-tenant", "acme"), ("x-other", "secret"), ("tracestate", "stagelens=checkout")]
+    metadata = [("traceparent", TRACEPARENT), *attributes]
     server.call(method, iter([b"abc", b"def"]) if method == "Collect" else b"abc", metadata=metadata)
-    seen()
+    route, error, spent = seen()
     found = {key: value for key, value, _ in finished.marks()}
 
-    assert (found["@request_size"], found["@response_size"]) == sizes
-    assert found["@attribute"] == ("tenant", "acme")
-    assert found["@caller"] == "stagelens=checkout"
-    assert "secret" not in repr(finished)
-
-
-def test_a_streamed_response_is_timed(server: Server, seen: Any, finished: Finished) -> None:
-    assert server.call("Stream", b"") == PARTS
-    route, error, spent = seen()
-
-    assert (route, error) == (f"{SERVICE}/Stream", "")
-    assert spent["handler"] >= 3 * WORK_NS
-    assert spent["serialize"] >= 4 * WORK_NS
+    assert (route, error) == (f"{SERVICE}/{method}", "")
+    assert spent["handler"] >= handler * WORK_NS
+    assert spent["serialize"] >= serialize * WORK_NS
     assert spent["overhead"] == 0
-    assert {"@first_token", "@gap"} <= finished.facts().keys()
+    assert {"framework", "network"} <= spent.keys()
+    assert ("queue" in spent) == (server.kind == "threads")
+    assert ({"@first_token", "@gap"} <= found.keys()) == (method == "Stream")
+    assert (found["@request_size"], found["@response_size"]) == sizes
+    assert (found["@attribute"], found["@caller"]) == (("tenant", "acme"), "stagelens=checkout")
+    assert found["@traceparent"] == TRACEPARENT
+    assert "@method" not in found
+    assert "secret" not in repr(finished)
 
 
 def test_the_wait_for_the_client_is_network(server: Server, seen: Any) -> None:
@@ -370,30 +352,21 @@ def test_a_message_that_cannot_be_read_is_an_error(server: Server, seen: Any) ->
     assert "handler" not in spent
 
 
-def test_an_exceeded_deadline_is_an_error(server: Server, finished: Finished, until: Callable[..., None]) -> None:
-    with pytest.raises(grpc.RpcError) as late:
-        server.call("Unary", b"hold", timeout=0.3)
-    server.settle()
-    server.gate.opened.set()
-    until(lambda: len(finished) == 2, "the end of the requests")
-
-    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert sorted(record[3:5] for record in finished) == [
-        ("__unmatched__", ""),
-        (f"{SERVICE}/Unary", "DEADLINE_EXCEEDED"),
-    ]
-
-
-def test_a_cancelled_call_is_no_error(server: Server, finished: Finished, until: Callable[..., None]) -> None:
-    call: Any = server.channel.unary_unary(f"/{SERVICE}/Unary").future(b"hold", timeout=30)
+@pytest.mark.parametrize(("timeout", "error"), [(0.3, "DEADLINE_EXCEEDED"), (30, "")])
+def test_an_exceeded_deadline_is_an_error_and_a_cancelled_call_none(
+    server: Server, finished: Finished, until: Callable[..., None], timeout: float, error: str
+) -> None:
+    call: Any = server.channel.unary_unary(f"/{SERVICE}/Unary").future(b"hold", timeout=timeout)
     assert server.gate.entered.wait(30)
-    call.cancel()
+    if not error:
+        call.cancel()
+    assert call.code().name == (error or "CANCELLED")
     server.settle()
     server.gate.opened.set()
     until(lambda: len(finished) == 2, "the end of the requests")
 
-    assert sorted(record[3:5] for record in finished) == [("__unmatched__", ""), (f"{SERVICE}/Unary", "")]
-    assert ["@cancelled" in record[0] for record in sorted(finished, key=lambda record: record[3])] == [False, True]
+    assert sorted(record[3:5] for record in finished) == [("__unmatched__", ""), (f"{SERVICE}/Unary", error)]
+    assert {record[3] for record in finished if "@cancelled" in record[0]} == (set() if error else {f"{SERVICE}/Unary"})
 
 
 def test_registered_methods_have_their_name(seen: Any) -> None:
