@@ -19,6 +19,7 @@ from stagelens.instrumentors.libraries import gunicorn as gunicorn_module
 from stagelens.instrumentors.libraries import wsgi
 from stagelens.instrumentors.libraries.flask import FlaskInstrumentor
 from stagelens.instrumentors.libraries.gunicorn import GunicornInstrumentor
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -32,25 +33,20 @@ HERE = ("127.0.0.1", 80)
 @pytest.fixture
 def worker() -> Generator[Any]:
     """Initialized worker with one thread and without a poller."""
-    cfg = Config()
-    app = Flask("app")
+    cfg, app = Config(), Flask("app")
     app.get("/")(lambda: "fine")
-    flask = FlaskInstrumentor()
-    flask.instrument()
     nobody: Any = None
     worker: Any = gthread.ThreadWorker(1, 0, [], nobody, 30, cfg, glogging.Logger(cfg))
     worker.wsgi = app
     if queue := getattr(worker, "method_queue", None):  # since gunicorn 24
         queue.init()
-    worker.tpool = ThreadPoolExecutor(1)
-    yield worker
-    worker.tpool.shutdown()
+    with instrumenting(FlaskInstrumentor()), ThreadPoolExecutor(1) as worker.tpool:
+        yield worker
     for conn in getattr(worker, "pending_conns", ()):
         conn.close()
     if queue:
         queue.close()
     worker.tmp.close()
-    flask.uninstrument()
 
 
 def connect(worker: Any, request: bytes) -> socket.socket:
@@ -66,11 +62,11 @@ def connect(worker: Any, request: bytes) -> socket.socket:
 
 
 def read_response(client: socket.socket) -> bytes:
+    received = b""
     with client:
-        parts = [client.recv(4096)]
-        while not parts[-1].endswith(b"fine"):
-            parts.append(client.recv(4096))
-    return b"".join(parts)
+        while not received.endswith(b"fine"):
+            received += client.recv(4096)
+    return received
 
 
 def test_waiting_for_a_thread_is_queue_and_part_of_the_request(finished: Finished, worker: Any) -> None:
@@ -100,12 +96,9 @@ def test_an_unmarked_connection_has_no_queue(finished: Finished, worker: Any, mo
 
 
 def test_an_agent_failure_is_logged_once_and_the_worker_responds(
-    finished: Finished, worker: Any, reported: set[str], monkeypatch: pytest.MonkeyPatch
+    finished: Finished, worker: Any, reported: set[str], make_fail: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken() -> int:
-        raise RuntimeError
-
-    monkeypatch.setattr(gunicorn_module, "clock", broken)
+    make_fail(gunicorn_module, "clock")
     monkeypatch.setattr(gthread.ThreadWorker, "handle", vars(gthread.ThreadWorker)["handle"].__wrapped__)
     for _ in range(2):
         assert read_response(connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"fine")
