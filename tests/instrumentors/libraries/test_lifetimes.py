@@ -188,10 +188,6 @@ def cancel(watch: Watch, make: Callable[[], Any]) -> None:
     asyncio.run(main())
 
 
-def cancel_get(watch: Watch) -> None:
-    cancel(watch, lambda: watch("queue", asyncio.Queue[Any]()).get())
-
-
 def cancel_put(watch: Watch) -> None:
     def put() -> Any:
         jobs = watch("queue", asyncio.Queue[Any](1))
@@ -249,21 +245,14 @@ def wait_for_an_event(watch: Watch) -> None:
         events.pop().wait("no number")  # pyright: ignore[reportArgumentType]
 
 
-def create_a_task_of_no_coroutine(watch: Watch) -> None:
+async def fail_in_a_task() -> None:
+    raise Failure
+
+
+def create_a_task(watch: Watch, *, make: Callable[[Watch], Any]) -> None:
     async def main() -> None:
         with watch.holding():
-            asyncio.get_running_loop().create_task(watch("coroutine", Thing()))  # pyright: ignore[reportArgumentType]
-
-    asyncio.run(main())
-
-
-def create_a_failing_task(watch: Watch) -> None:
-    async def job() -> None:
-        raise Failure
-
-    async def main() -> None:
-        with watch.holding():
-            await watch("task", asyncio.get_running_loop().create_task(job()))
+            await watch("task", asyncio.get_running_loop().create_task(make(watch)))
 
     asyncio.run(main())
 
@@ -281,13 +270,10 @@ def create_an_eager_task(watch: Watch) -> None:
 
         def set_name(self, _: Any) -> None: ...
 
-    async def job() -> None:
-        raise Failure
-
     async def main() -> None:
         loop = asyncio.get_running_loop()
         loop.set_task_factory(lambda _, coroutine, **__: watch("task", Task(coroutine)))  # pyright: ignore[reportArgumentType]
-        loop.create_task(job())  # noqa: RUF006 - it is done
+        loop.create_task(fail_in_a_task())  # noqa: RUF006 - it is done
         loop.set_task_factory(None)
 
     asyncio.run(main())
@@ -315,7 +301,7 @@ SCENARIOS: dict[str, Callable[[Watch], None]] = {
     "callback of a pending future": functools.partial(add_done_callback, is_done=False),
     "run in an executor": functools.partial(run_in_executor, function=fail),
     "run in an executor what does not fail": functools.partial(run_in_executor, function=lambda _: Thing()),
-    "cancel get": cancel_get,
+    "cancel get": lambda watch: cancel(watch, lambda: watch("queue", asyncio.Queue[Any]()).get()),
     "cancel put": cancel_put,
     "cancel a lock": cancel_lock,
     "a queue is empty": queue_is_empty,
@@ -324,8 +310,8 @@ SCENARIOS: dict[str, Callable[[Watch], None]] = {
     "a thread that fails": functools.partial(start_a_thread, function=fail),
     "a thread that is started twice": start_a_thread_twice,
     "wait for an event": wait_for_an_event,
-    "a task of no coroutine": create_a_task_of_no_coroutine,
-    "a failing task": create_a_failing_task,
+    "a task of no coroutine": functools.partial(create_a_task, make=lambda watch: watch("coroutine", Thing())),
+    "a failing task": functools.partial(create_a_task, make=lambda _: fail_in_a_task()),
     "an eager task": create_an_eager_task,
     "a process": functools.partial(submit_to_a_process, argument=Thing),
     "what cannot be sent": functools.partial(submit_to_a_process, argument=threading.Lock),
