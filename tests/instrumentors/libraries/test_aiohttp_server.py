@@ -73,12 +73,6 @@ def send_request(app: web.Application, method: str, path: str, **options: Any) -
     return serving(app, drive)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for what the server brings about; `serving` sets the deadline."""
-    while not condition():  # noqa: ASYNC110 - it has no event to await
-        await asyncio.sleep(0.001)
-
-
 def test_a_body_wait_is_network_and_its_parsing_serialize(finished: Finished) -> None:
     waiting = asyncio.Event()
 
@@ -122,29 +116,25 @@ def test_a_body_wait_is_network_and_its_parsing_serialize(finished: Finished) ->
         ("DELETE", "/items/7", "__unmatched__", 405),
         ("GET", "/wp-login.php", "__unmatched__", 404),
         ("GET", "/livez", "__probes__", 404),
-        ("GET", "/raised", "/raised", 404),
-        ("GET", "/overload", "/overload", 503),
+        ("GET", "/raise/HTTPNotFound", "/raise/{name}", 404),
+        ("GET", "/raise/HTTPServiceUnavailable", "/raise/{name}", 503),
     ],
 )
 def test_the_route_is_a_template_never_a_path(
     finished: Finished, method: str, path: str, route: str, status: int
 ) -> None:
-    async def raised(_: web.Request) -> web.Response:
-        raise web.HTTPNotFound
-
-    async def overload(_: web.Request) -> web.Response:
-        raise web.HTTPServiceUnavailable
+    async def raises(request: web.Request) -> web.Response:
+        raise getattr(web, request.match_info["name"])
 
     app = application(
         ("GET", "/items/{item}", item),
         ("GET", r"/digits/{item:\d+}", item),
-        ("GET", "/raised", raised),
-        ("GET", "/overload", overload),
+        ("GET", "/raise/{name}", raises),
     )
     app.add_subapp("/shop/", application(("GET", "/items/{item}", item)))
 
     assert send_request(app, method, path)[0] == status
-    error = "HTTPServiceUnavailable" if path == "/overload" else ""
+    error = "HTTPServiceUnavailable" if status == 503 else ""
     assert [record[3:6] for record in finished] == [(route, error, status)]
 
 
@@ -197,7 +187,8 @@ def test_a_client_disconnect_finishes_the_request_once(
             async with session.get(f"http://{host}:{port}/") as response:
                 await response.content.readany()
                 response.close()
-            await until(lambda: finished)
+            while not finished:  # noqa: ASYNC110 - it has no event to await
+                await asyncio.sleep(0.001)
         await runner.cleanup()
 
     with caplog.at_level(logging.CRITICAL):
