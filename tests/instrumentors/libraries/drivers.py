@@ -339,25 +339,32 @@ def django_application(by: str) -> Generator[Send]:
         yield sending(request_wsgi, WSGIHandler()) if by == "wsgi" else sending(request_asgi, ASGIHandler())
 
 
+def request_aiohttp(app: Any, method: str, path: str, **options: Any) -> tuple[int, str]:
+    from aiohttp.test_utils import TestClient, TestServer
+
+    async def go() -> tuple[int, str]:
+        async with (
+            asyncio.timeout(60),
+            TestClient(TestServer(app)) as client,
+            client.request(method, path, **options) as response,
+        ):
+            return response.status, await response.text()
+
+    return asyncio.run(go())
+
+
 @contextmanager
 def aiohttp_application() -> Generator[Send]:
     from aiohttp import web
-    from aiohttp.test_utils import TestClient, TestServer
 
     async def view(request: web.Request) -> web.Response:
         body = await request.json() if request.method == "POST" else None
         return web.json_response(response_to(request.match_info["item"], body))
 
     def send(path: str, body: Any = None, headers: Mapping[str, str] = NO_HEADERS) -> tuple[int, str]:
-        async def go() -> tuple[int, str]:
-            app = web.Application()
-            app.add_routes([web.get("/items/{item}", view), web.post("/items/{item}", view)])
-            async with asyncio.timeout(60), TestClient(TestServer(app)) as client:
-                method = "GET" if body is None else "POST"
-                async with client.request(method, path, json=body, headers=headers) as response:
-                    return response.status, await response.text()
-
-        return asyncio.run(go())
+        app = web.Application()
+        app.add_routes([web.get("/items/{item}", view), web.post("/items/{item}", view)])
+        return request_aiohttp(app, "GET" if body is None else "POST", path, json=body, headers=headers)
 
     yield send
 

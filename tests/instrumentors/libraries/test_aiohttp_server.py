@@ -22,6 +22,7 @@ from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import aiohttp_server as module
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
+from tests.instrumentors.libraries.drivers import request_aiohttp
 from tests.support.endpoint_work import WORK_NS, own_times, work
 
 if TYPE_CHECKING:
@@ -55,22 +56,14 @@ def application(*routes: tuple[str, str, Handler]) -> web.Application:
     return app
 
 
-def serving(app: web.Application, drive: Callable[[Client], Awaitable[Any]], **options: Any) -> Any:
+def serving(app: web.Application, drive: Callable[[Client], Awaitable[Any]]) -> Any:
     """Serve *app* on a socket, and return what *drive* does with a client of it."""
 
     async def go() -> Any:
-        async with asyncio.timeout(60), TestClient(TestServer(app), **options) as client:
+        async with asyncio.timeout(60), TestClient(TestServer(app)) as client:
             return await drive(client)
 
     return asyncio.run(go())
-
-
-def send_request(app: web.Application, method: str, path: str, **options: Any) -> tuple[int, bytes]:
-    async def drive(client: Client) -> tuple[int, bytes]:
-        async with client.request(method, path, **options) as response:
-            return response.status, await response.read()
-
-    return serving(app, drive)
 
 
 def test_a_body_wait_is_network_and_its_parsing_serialize(finished: Finished) -> None:
@@ -133,15 +126,15 @@ def test_the_route_is_a_template_never_a_path(
     )
     app.add_subapp("/shop/", application(("GET", "/items/{item}", item)))
 
-    assert send_request(app, method, path)[0] == status
+    assert request_aiohttp(app, method, path)[0] == status
     error = "HTTPServiceUnavailable" if status == 503 else ""
     assert [record[3:6] for record in finished] == [(route, error, status)]
 
 
 def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished) -> None:
-    received = send_request(application(("GET", "/stream", streams(*[b"x"] * 3))), "GET", "/stream")
+    received = request_aiohttp(application(("GET", "/stream", streams(*[b"x"] * 3))), "GET", "/stream")
 
-    assert received == (200, b"xxx")
+    assert received == (200, "xxx")
     assert finished[0][3:6] == ("/stream", "", 200)
     facts = {key: (value, more) for key, value, more in finished.marks() if key in {"@first_token", "@gap"}}
     assert facts["@first_token"][1] == "first_chunk"
@@ -152,7 +145,7 @@ def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished) -> None:
 def test_a_response_of_known_length_is_not_a_stream(finished: Finished) -> None:
     parts = streams(b"a", b"b", headers={"Content-Length": "2"})
 
-    assert send_request(application(("GET", "/", parts)), "GET", "/") == (200, b"ab")
+    assert request_aiohttp(application(("GET", "/", parts)), "GET", "/") == (200, "ab")
     assert finished.facts().keys() == {"@method"}
 
 
@@ -163,7 +156,7 @@ def test_a_failing_stream_is_an_error_after_a_200_status(finished: Finished, cap
         raise ValueError(message)
 
     with caplog.at_level(logging.CRITICAL), pytest.raises(aiohttp.ClientPayloadError):
-        send_request(application(("GET", "/", stream)), "GET", "/")
+        request_aiohttp(application(("GET", "/", stream)), "GET", "/")
 
     assert [record[3:6] for record in finished] == [("/", "ValueError", 200)]
 
@@ -221,7 +214,7 @@ def test_a_file_is_sent_unchanged(finished: Finished, tmp_path: Path) -> None:
     app = web.Application()
     app.router.add_static("/static", tmp_path)
 
-    assert send_request(app, "GET", "/static/secret.txt") == (200, b"content")
+    assert request_aiohttp(app, "GET", "/static/secret.txt") == (200, "content")
     assert [record[3:6] for record in finished] == [("/static", "", 200)]
     assert "network" in finished.stages()
     assert "secret" not in repr(finished)
@@ -290,7 +283,7 @@ def test_a_body_the_handler_sends_is_not_its_request_body(finished: Finished) ->
         async with ClientSession() as session, session.get(request.url.with_path("/slow")) as response:
             return web.Response(body=await response.read())
 
-    assert send_request(application(("GET", "/slow", slow), ("GET", "/asks", asks)), "GET", "/asks") == (200, b"xy")
+    assert request_aiohttp(application(("GET", "/slow", slow), ("GET", "/asks", asks)), "GET", "/asks") == (200, "xy")
     (marks,) = (marks for marks, _, _, route, *_ in finished if route == "/asks")
     # Its own two: the end of a `Response`, with that of its base class inside.
     assert marks[::3].count("network") == 2
@@ -300,9 +293,9 @@ def test_a_failure_of_ours_in_a_stream_is_reported_once(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     make_fail(module.AiohttpExchange, "hand_over")
-    received = send_request(application(("GET", "/", streams(b"fi", b"ne"))), "GET", "/")
+    received = request_aiohttp(application(("GET", "/", streams(b"fi", b"ne"))), "GET", "/")
 
-    assert received == (200, b"fine")
+    assert received == (200, "fine")
     assert reported == {"timing a response"}
     assert len(finished) == 1
 
@@ -329,7 +322,7 @@ def test_a_refusal_of_a_middleware_is_framework(finished: Finished) -> None:
     app = application(("GET", "/", worker))
     app.middlewares.append(slow_middleware)
 
-    assert send_request(app, "GET", "/?refuse")[0] == 403
+    assert request_aiohttp(app, "GET", "/?refuse")[0] == 403
     assert "handler" not in own_times(finished)
 
 
@@ -377,7 +370,7 @@ def test_no_handler_is_kept() -> None:
 
     app = application(("GET", "/", handler))
     app.middlewares.append(slow_middleware)
-    send_request(app, "GET", "/")
+    request_aiohttp(app, "GET", "/")
     sys.modules["aiohttp.web_app"].__dict__["_cached_build_middleware"].cache_clear()
     reference = weakref.ref(handler)
     del handler, app
@@ -393,5 +386,5 @@ def test_an_invalid_end_of_a_response_is_an_error_of_aiohttp(finished: Finished)
             await response.write_eof(None)  # type: ignore[arg-type]
         return response
 
-    assert send_request(application(("GET", "/", handler)), "GET", "/") == (200, b"")
+    assert request_aiohttp(application(("GET", "/", handler)), "GET", "/") == (200, "")
     assert len(finished) == 1
