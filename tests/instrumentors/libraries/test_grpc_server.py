@@ -298,11 +298,11 @@ def test_the_wait_for_the_client_is_network(server: Server, seen: Any) -> None:
 def test_a_bidirectional_stream_is_one_request_without_an_empty_first_token(
     server: Server, seen: Any, finished: Finished
 ) -> None:
-    said: list[int] = []
+    sent_at: list[int] = []
 
     def requests() -> Iterator[bytes]:
         yield b""
-        said.append(records.clock())
+        sent_at.append(records.clock())
         yield from PARTS
 
     assert server.call("Echo", requests()) == [b"", *PARTS]
@@ -310,7 +310,7 @@ def test_a_bidirectional_stream_is_one_request_without_an_empty_first_token(
 
     assert (route, error) == (f"{SERVICE}/Echo", "")
     assert spent["serialize"] >= 6 * WORK_NS
-    assert finished.facts()["@first_token"] > said[0]
+    assert finished.facts()["@first_token"] > sent_at[0]
 
 
 @pytest.mark.parametrize(
