@@ -57,7 +57,8 @@ def routes(finished: Finished) -> dict[str, list[str]]:
     return {route: [key for key in marks[3::3] if key[0] != "@"] for marks, _, _, route, *_ in finished}
 
 
-def join(thread: threading.Thread) -> None:
+def run(thread: threading.Thread) -> None:
+    thread.start()
     thread.join(30)
 
     assert not thread.is_alive()
@@ -195,8 +196,7 @@ class Worker(threading.Thread):
 def test_a_thread_of_a_request_is_part_of_it(finished: Finished, make: Callable[[], threading.Thread]) -> None:
     with request("starts"):
         thread = make()
-        thread.start()
-        join(thread)
+        run(thread)
 
     assert finished.stages() == ["forward"]
     assert "run" not in vars(thread)
@@ -216,7 +216,7 @@ def test_a_thread_outliving_its_request_starts_separate_requests(finished: Finis
         thread.start()
     before = list(finished[0][0])
     go.set()
-    join(thread)
+    thread.join(30)
 
     assert before[6:] == []
     assert routes(finished)["later"] == ["forward"]
@@ -226,9 +226,7 @@ def test_other_context_variables_are_unchanged(finished: Finished) -> None:
     seen: list[str] = []
     token = theirs.set("of the request")
     with ThreadPoolExecutor(1) as pool, request("context"):
-        thread = threading.Thread(target=lambda: seen.append(theirs.get()))
-        thread.start()
-        join(thread)
+        run(threading.Thread(target=lambda: seen.append(theirs.get())))
         pool.submit(lambda: seen.append(theirs.get())).result()
         pool.submit(theirs.set, "left behind").result()
         pool.submit(lambda: seen.append(theirs.get())).result()
@@ -243,11 +241,9 @@ def test_a_callback_left_with_a_future_runs_in_the_request(finished: Finished) -
     with request("callback"):
         for future in (early, late):
             future.add_done_callback(lambda _: work())
-        thread = threading.Thread(target=early.set_result, args=(None,))
         token = records.current.set(None)
-        thread.start()
+        run(threading.Thread(target=early.set_result, args=(None,)))
         records.current.reset(token)
-        join(thread)
     late.set_result(None)
 
     assert finished.stages() == ["forward"]
@@ -331,9 +327,7 @@ def test_an_agent_failure_is_logged_once_and_threads_and_jobs_run(
     make_fail(executors, "has_capacity")
     with caplog.at_level(logging.WARNING, "stagelens"), ThreadPoolExecutor(1) as pool, request("broken"):
         for _ in range(2):
-            thread = threading.Thread(target=work)
-            thread.start()
-            join(thread)
+            run(threading.Thread(target=work))
 
             assert pool.submit(work, 5).result() == 5
 
@@ -361,8 +355,7 @@ def test_opentelemetry_and_stagelens_both_propagate_context(
     with instrumenting(*modules[:: 1 if is_first else -1]), ThreadPoolExecutor(1) as pool, request("both"):
         pool.submit(record_context).result()
         for thread in (threading.Thread(target=record_context), threading.Timer(0.001, record_context)):
-            thread.start()
-            join(thread)
+            run(thread)
     context.detach(token)
 
     assert seen == ["value"] * 3
@@ -453,8 +446,7 @@ def test_nothing_is_put_on_futures_and_threads(finished: Finished) -> None:
     thread = threading.Thread(target=lambda: seen.append(set(vars(thread))))
     plain = set(vars(thread)) - {"_target", "_args", "_kwargs"}
     with request("looks"), ThreadPoolExecutor(1) as pool:
-        thread.start()
-        join(thread)
+        run(thread)
         future = pool.submit(work)
         future.result(30)
 
