@@ -19,7 +19,7 @@ from ....core.names import BY_TRITON_RESPONSE
 from ...instrumentor import Instrumentor, Target, log_failure, timed
 from ...records import OPEN, STATE, Marks, clock, current, has_capacity
 from . import calls, statistics
-from .calls import GRPC_HEADERS, HTTP_HEADERS, Call, Sending, enter, headers_for, leave
+from .calls import Call, Sending, enter, leave
 
 
 class TritonClientInstrumentor(Instrumentor):
@@ -48,11 +48,10 @@ class TritonClientInstrumentor(Instrumentor):
     tested = {"tritonclient": "2.73.0"}
 
     def targets(self) -> Iterable[Target]:
-        for protocol, headers_index in (("http", HTTP_HEADERS), ("grpc", GRPC_HEADERS)):
-            threads, tasks = f"tritonclient.{protocol}._client", f"tritonclient.{protocol}.aio"
-            yield f"{threads}:InferenceServerClient", partial(calls.infer, headers_index=headers_index), "infer"
-            yield f"{tasks}:InferenceServerClient", partial(calls.infer_aio, headers_index=headers_index), "infer"
-            for module in (threads, tasks):
+        yield "tritonclient._client:InferenceServerClientBase", calls.ADD_TRACE, "_call_plugin"
+        for protocol in ("http", "grpc"):
+            for module in (f"tritonclient.{protocol}._client", f"tritonclient.{protocol}.aio"):
+                yield f"{module}:InferenceServerClient", calls.INFER, "infer"
                 yield f"{module}:InferenceServerClient", partial(calls.init, protocol=protocol), "__init__"
                 yield module, calls.building, "_get_inference_request"
             yield f"tritonclient.{protocol}._infer_input:InferInput", timed("serialize"), "set_data_from_numpy"
@@ -269,19 +268,15 @@ class CallStream:
 
 
 def start_stream(original: Any) -> Any:
-    def start_stream(
-        self: Any, callback: Any, stream_timeout: Any = None, headers: Any = None, compression_algorithm: Any = None
-    ) -> Any:
+    def start_stream(self: Any, callback: Any, *args: Any, **options: Any) -> Any:
         stream = CallStream(callback)
         marks = current.get()
         if marks is None:
-            original(self, stream.on_response, stream_timeout, headers, compression_algorithm)
+            original(self, stream.on_response, *args, **options)
         else:
-            call = Call(marks, self, "", "")
-            headers = headers_for(call, headers)
-            tokens = enter(call)
+            tokens = enter(Call(marks, self, "", ""))
             try:
-                original(self, stream.on_response, stream_timeout, headers, compression_algorithm)
+                original(self, stream.on_response, *args, **options)
             finally:
                 leave(tokens)
         setattr(self, STREAM, stream)
@@ -332,20 +327,13 @@ def stop_stream(original: Any) -> Any:
 
 
 def stream_infer(original: Any) -> Any:
-    def stream_infer(
-        self: Any,
-        inputs_iterator: Any,
-        stream_timeout: Any = None,
-        headers: Any = None,
-        compression_algorithm: Any = None,
-    ) -> Any:
+    def stream_infer(self: Any, inputs_iterator: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
         if marks is None or not hasattr(type(inputs_iterator), "__aiter__"):
-            return original(self, inputs_iterator, stream_timeout, headers, compression_algorithm)
+            return original(self, inputs_iterator, *args, **options)
         call = StreamedCall(marks, self, "", "")
-        headers = headers_for(call, headers)
         with Sending(call):
-            parts = original(self, StreamInputs(inputs_iterator, call), stream_timeout, headers, compression_algorithm)
+            parts = original(self, StreamInputs(inputs_iterator, call), *args, **options)
         return ResponseParts(parts, call)
 
     return stream_infer

@@ -7,10 +7,12 @@ the same wait again. `calling` replaces it where the client builds its request.
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from contextvars import ContextVar, Token
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-from ...instrumentor import log_failure
+from ...instrumentor import Probed, log_failure
+from ...probes import Probe
 from ...records import Marks, clock, current, has_capacity
 from ...trace_context import TRACESTATE, traceparent, tracestate_to_target
 from .. import catalog
@@ -31,7 +33,7 @@ calling: ContextVar[Call | None] = ContextVar("stagelens_triton_call", default=N
 
 
 class Call:
-    __slots__ = ("_ended", "deferred", "marks", "model", "sent", "server", "started", "version")
+    __slots__ = ("_ended", "marks", "model", "sent", "server", "started", "version")
 
     def __init__(self, marks: Marks, client: Any, model: str, version: str) -> None:
         self.marks = marks
@@ -39,8 +41,6 @@ class Call:
         self.model = model
         self.version = version
         self.started = self.sent = clock()
-        # Whether the response arrives later, in a greenlet.
-        self.deferred = False
         self._ended = False
 
     def serialized(self, started: int) -> None:
@@ -71,63 +71,70 @@ class Call:
             self.marks.extend(("@late", late, 0))
 
 
-def enter(call: Call) -> tuple[Token[Marks | None], Token[Call | None]]:
+Tokens: TypeAlias = tuple[Token[Marks | None], Token[Call | None]]
+
+
+def enter(call: Call) -> Tokens:
     return current.set(None), calling.set(call)
 
 
-def leave(tokens: tuple[Token[Marks | None], Token[Call | None]]) -> None:
-    """Restore the request in the context; tokens of another context have no effect."""
-    try:
-        current.reset(tokens[0])
-        calling.reset(tokens[1])
-    except ValueError:
-        # A coroutine that was closed in another context.
-        pass
+def leave(tokens: Tokens) -> None:
+    """Restore the request in the context; tokens of another one (a coroutine was closed there), or that were used, have no effect."""
+    marks, call = tokens
+    with suppress(RuntimeError, ValueError):
+        current.reset(marks)
+    with suppress(RuntimeError, ValueError):
+        calling.reset(call)
 
 
 class Sending:
     """The work of the client on a call: the request is not in the context, and an exception ends the call."""
 
-    __slots__ = ("_call", "_returns_response", "_tokens")
+    __slots__ = ("_call", "_tokens")
 
-    def __init__(self, call: Call, *, returns_response: bool = False) -> None:
-        self._call = call
-        self._returns_response = returns_response
+    def __init__(self, call: Call) -> None:
+        self._call, self._tokens = call, enter(call)
 
-    def __enter__(self) -> None:
-        self._tokens = enter(self._call)
+    def __enter__(self) -> None: ...
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self.end(error)
+        else:
+            leave(self._tokens)
+
+    def end(self, error: BaseException | None) -> None:
         try:
-            if error is not None or self._returns_response:
-                self._call.end(error)
+            self._call.end(error)
         finally:
             leave(self._tokens)
 
 
-class Headers(dict[str, str]):
-    """Copy of the user's headers that also refers to the call, for code without the context of the request."""
+class Headers(dict[str, Any]):
+    """Copy of the user's headers that also refers to the call, for a greenlet, which does not have the context of the request."""
 
     call: Call
 
 
-def headers_for(call: Call, given: Any) -> Any:
-    """Return a copy of the user's headers with `traceparent` and `tracestate`, unless they have one already."""
+def _add_trace(_client: Any, request: Any) -> None:
+    call = calling.get() or getattr(request.headers, "call", None)
+    if call is None:
+        return
     try:
-        headers = Headers(given or {})
+        present = {name.lower() for name in request.headers}
+        if "traceparent" not in present and (ours := traceparent(call.marks)):
+            added = {"traceparent": ours}
+            if TRACESTATE not in present and call.server and (state := tracestate_to_target(call.server.url)):
+                added[TRACESTATE] = state
+            request.headers = {**request.headers, **added}
     except Exception:
         # The client reports invalid headers better.
-        return given
-    headers.call = call
-    try:
-        present = {name.lower() for name in headers}
-        if "traceparent" not in present and (ours := traceparent(call.marks)):
-            headers["traceparent"] = ours
-            if TRACESTATE not in present and call.server and (state := tracestate_to_target(call.server.url)):
-                headers[TRACESTATE] = state
-    except Exception:
-        log_failure("adding traceparent to a call of tritonclient")
-    return headers
+        if isinstance(request.headers, dict):
+            log_failure("adding traceparent to a call of tritonclient")
+
+
+# All clients ask for the plugin's headers with it before they send.
+ADD_TRACE: Final = Probed(Probe(_add_trace, parameters=2))
 
 
 def outcome(error: BaseException | None, status: str = "") -> str:
@@ -141,11 +148,10 @@ def outcome(error: BaseException | None, status: str = "") -> str:
     return OUTCOMES.get(status) or catalog.outcome(error)
 
 
-# Position of `headers` among the arguments of `infer` after the model version, for positional calls.
-HTTP_HEADERS = 7
-GRPC_HEADERS = 8
 # First HTTP status of an error.
 CLIENT_ERROR = 400
+# Position of `headers` among the arguments of `async_infer` after the model version, for positional calls.
+HEADERS = 7
 
 
 def init(original: Any, protocol: str) -> Any:
@@ -163,32 +169,23 @@ def init(original: Any, protocol: str) -> Any:
     return __init__
 
 
-def infer(original: Any, headers_index: int) -> Any:
-    def infer(self: Any, model_name: Any, inputs: Any, model_version: Any = "", *args: Any, **options: Any) -> Any:
-        marks = current.get()
-        if marks is None:
-            return original(self, model_name, inputs, model_version, *args, **options)
-        call = Call(marks, self, model_name, model_version)
-        args = _with_headers(call, headers_index, args, options)
-        with Sending(call, returns_response=True):
-            return original(self, model_name, inputs, model_version, *args, **options)
-
-    return infer
+def _begin(client: Any, model_name: Any, _inputs: Any, model_version: Any) -> Sending | None:
+    marks = current.get()
+    return None if marks is None else Sending(Call(marks, client, model_name, model_version))
 
 
-def infer_aio(original: Any, headers_index: int) -> Any:
-    async def infer(
-        self: Any, model_name: Any, inputs: Any, model_version: Any = "", *args: Any, **options: Any
-    ) -> Any:
-        marks = current.get()
-        if marks is None:
-            return await original(self, model_name, inputs, model_version, *args, **options)
-        call = Call(marks, self, model_name, model_version)
-        args = _with_headers(call, headers_index, args, options)
-        with Sending(call, returns_response=True):
-            return await original(self, model_name, inputs, model_version, *args, **options)
+def _responded(sending: Sending | None, _response: object) -> None:
+    if sending is not None:
+        sending.end(None)
 
-    return infer
+
+def _failed(sending: Sending | None, error: BaseException) -> None:
+    if sending is not None:
+        sending.end(error)
+
+
+# Of the clients for threads and for asyncio.
+INFER: Final = Probed(Probe(_begin, _responded, _failed, parameters=4))
 
 
 def async_infer_http(original: Any) -> Any:
@@ -201,19 +198,31 @@ def async_infer_http(original: Any) -> Any:
         if marks is None:
             return original(self, model_name, inputs, model_version, *args, **options)
         call = Call(marks, self, model_name, model_version)
-        call.deferred = True
-        args = _with_headers(call, HTTP_HEADERS, args, options)
+        if len(args) > HEADERS:
+            args = (*args[:HEADERS], _with_call(call, args[HEADERS]), *args[HEADERS + 1 :])
+        else:
+            options["headers"] = _with_call(call, options.get("headers"))
         with Sending(call):
             return original(self, model_name, inputs, model_version, *args, **options)
 
     return async_infer
 
 
+def _with_call(call: Call, given: Any) -> Any:
+    try:
+        headers = Headers(given or {})
+    except Exception:
+        # The client reports invalid headers better.
+        return given
+    headers.call = call
+    return headers
+
+
 def post(original: Any) -> Any:
     def _post(self: Any, request_uri: Any, request_body: Any, headers: Any, query_params: Any) -> Any:
-        call = headers.call if isinstance(headers, Headers) else None
-        if call is None or not call.deferred:
+        if not isinstance(headers, Headers):
             return original(self, request_uri, request_body, headers, query_params)
+        call = headers.call
         # In a greenlet of `async_infer`, which does not have the context of the request.
         try:
             response = original(self, request_uri, request_body, headers, query_params)
@@ -281,18 +290,10 @@ def async_infer_grpc(original: Any) -> Any:
                 current.reset(token)
                 del token
 
-        args = _with_headers(call, GRPC_HEADERS, args, options)
         with Sending(call):
             return original(self, model_name, inputs, done, model_version, *args, **options)
 
     return async_infer
-
-
-def _with_headers(call: Call, headers_index: int, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
-    if len(args) > headers_index:
-        return (*args[:headers_index], headers_for(call, args[headers_index]), *args[headers_index + 1 :])
-    options["headers"] = headers_for(call, options.get("headers"))
-    return args
 
 
 def building(original: Any) -> Any:
