@@ -109,24 +109,22 @@ def test_a_call_without_a_new_reading_gets_the_previous_average(planted: Planted
     assert spent(call.marks()) == {"forward@averaged": 7}
 
 
-def test_a_restarted_server_counts_from_zero(planted: Planted) -> None:
-    planted.serve(0.1, 1000, 9000, 0, 9000, 0).ready()
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((1000, 9000, 0, 9000, 0), (1, 5, 0, 5, 0)),
+        # With more calls than before.
+        ((10, 10 * SECOND, 0, 9 * SECOND, 0), (12, 12 * 900, 0, 12 * 800, 0)),
+    ],
+)
+def test_a_restarted_server_counts_from_zero(planted: Planted, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    planted.serve(0.1, *before).ready()
     planted.now += SECOND
     planted.totals = Totals(0, 0, 0, 0, 0)
-    call = planted.serve(0.1, 1, 5, 0, 5, 0)
+    call = planted.serve(0.1, *after)
 
     assert ready(call)
     assert call.marks() == []
-
-
-def test_a_restarted_server_with_more_calls_is_detected(planted: Planted) -> None:
-    planted.serve(0.1, 10, 10 * SECOND, 0, 9 * SECOND, 0).ready()
-    planted.now += SECOND
-    planted.totals = Totals(0, 0, 0, 0, 0)
-    late = planted.serve(0.1, 12, 12 * 900, 0, 12 * 800, 0)
-
-    assert ready(late)
-    assert late.marks() == []
 
 
 def test_readings_of_a_slow_server_take_at_most_a_tenth_of_the_time(

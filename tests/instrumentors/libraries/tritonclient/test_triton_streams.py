@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import tritonclient as triton_client
-from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, calls
+from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
 
 if TYPE_CHECKING:
     from conftest import Recorded
@@ -148,126 +148,44 @@ def test_requests_that_share_a_stream_never_mix(triton: TritonServer, client: An
         assert [any(part[2] is marks for part in taken), "@first_token" in marks] == [named, named]
 
 
-class Watched:
-    """Lock that signals when a thread waits for it or has released it."""
+def test_threads_that_share_a_stream_exclude_each_other_but_not_during_a_callback() -> None:
+    """Without a client and a server: calls change under the lock of the stream, and the callback may use the stream."""
+    excluded: list[bool] = []
+    marks: records.Marks = [records.OPEN, 0, 0]
 
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._met = threading.Event()
-        self._threads: list[threading.Thread] = []
+    def is_locked() -> bool:
+        return stream._lock._is_owned()
 
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            self._met.set()
-            self._lock.acquire()
+    class Watched(triton_client.StreamedCall):
+        def part(self, response: Any) -> bool:
+            excluded.append(is_locked())
+            return super().part(response)
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        def end(self, error: BaseException | None, status: str = "") -> None:
+            excluded.append(is_locked())
+            super().end(error, status)
 
-    def meanwhile(self, action: Callable[[], None]) -> None:
-        """Try *action* on another thread, until it is through or has to wait."""
-
-        def run() -> None:
-            action()
-            self._met.set()
-
-        self._threads.append(threading.Thread(target=run))
-        self._threads[-1].start()
-
-        assert self._met.wait(60)
-
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join(60)
-
-            assert not thread.is_alive()
-
-
-class Interrupted(triton_client.StreamedCall):
-    """Call during whose first part, or end, another thread runs."""
-
-    meanwhile: Callable[[], None]
-
-    def part(self, response: Any) -> bool:
-        self._interrupt()
-        return super().part(response)
-
-    def end(self, error: BaseException | None, status: str = "") -> None:
-        self._interrupt()
-        super().end(error, status)
-
-    def _interrupt(self) -> None:
-        meanwhile, self.meanwhile = self.meanwhile, lambda: None
-        meanwhile()
-
-
-class Sharing:
-    """A stream that threads share, without a client and a server, and in which request each part was handed over."""
-
-    def __init__(self) -> None:
-        self.seen: list[records.Marks | None] = []
-        self.stream: Any = triton_client.CallStream(lambda **_: self.seen.append(records.current.get()))
-        self.lock = self.stream._lock = Watched()
-
-    def add(self, marks: records.Marks, request_id: str) -> None:
-        """Expect responses to a new call of a request."""
-        self.stream.add(triton_client.StreamedCall(marks, object(), "m", ""), request_id)
-
-    def respond(self, request_id: str, *, last: bool = False) -> None:
+    def respond(request_id: str, *, last: bool) -> None:
         response = messages.ModelInferResponse(id=request_id)
         response.parameters[triton_client.FINAL].bool_param = last
-        self.stream.on_response(SimpleNamespace(get_response=lambda: response), None)
+        stream.on_response(SimpleNamespace(get_response=lambda: response), None)
 
+    stream: Any = triton_client.CallStream(lambda **_: excluded.append(not is_locked()))
+    for request_id in ("a", "b", "b", "c"):
+        stream.add(Watched(marks, object(), "m", ""), request_id)
+    respond("a", last=False)
+    respond("a", last=True)
+    stream.close()
 
-def test_two_simultaneous_calls_are_distinguished() -> None:
-    sharing = Sharing()
-    earlier: records.Marks = [records.OPEN, 0, 0]
-    first, second = ([records.OPEN, number, 0] for number in (1, 2))
-    call = Interrupted(earlier, object(), "m", "")
-    call.meanwhile = lambda: sharing.lock.meanwhile(lambda: sharing.add(second, ""))
-    sharing.stream.add(call, "")
-    earlier[0] = records.CLOSED
-    sharing.add(first, "")
-    sharing.lock.join()
-    sharing.respond("")
-
-    assert sharing.seen == [None]
-
-
-def test_a_call_started_during_the_last_response_of_another_is_separate() -> None:
-    sharing = Sharing()
-    marks: records.Marks = [records.OPEN, 0, 0]
-    call = Interrupted(marks, object(), "m", "")
-    call.meanwhile = lambda: sharing.lock.meanwhile(lambda: sharing.add(marks, "a"))
-    sharing.stream.add(call, "a")
-    sharing.respond("a", last=True)
-    sharing.lock.join()
-    sharing.respond("a")
-
-    assert [seen is marks for seen in sharing.seen] == [True, True]
-
-
-def test_a_callback_may_use_the_stream() -> None:
-    marks: records.Marks = [records.OPEN, 0, 0]
-    alive: list[bool] = []
-
-    def callback(**_: Any) -> None:
-        thread = threading.Thread(target=sharing.add, args=(marks, "b"), daemon=True)
-        thread.start()
-        thread.join(60)
-        alive.append(thread.is_alive())
-
-    sharing = Sharing()
-    sharing.stream._callback = callback
-    sharing.add(marks, "a")
-    sharing.respond("a")
-
-    assert alive == [False]
+    # The end of the first "b", two parts with their callbacks, and the ends of all.
+    assert excluded == [True] * 8
 
 
 def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     callback = RecordingCallback()
     client.start_stream(callback)
+    with pytest.raises(InferenceServerException, match="already running"):
+        client.start_stream(RecordingCallback())
     with pytest.raises(InferenceServerException, match="must be a string"):
         client.async_stream_infer("stream", inputs(grpc, 1), model_version=1, request_id="refused")
     client.async_stream_infer("failing", inputs(grpc), request_id="sent")
@@ -276,18 +194,6 @@ def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Recorded
 
     failed = [value for key, value, _ in in_a_request.marks() if key == "@failed"]
     assert failed == ["triton:error", "triton:error"]
-
-
-def test_a_stream_outside_requests_records_nothing(client: Any, finished: Any, inputs: Any) -> None:
-    callback = RecordingCallback()
-    client.start_stream(callback)
-    client.async_stream_infer("stream", inputs(grpc, 2))
-    taken = callback.take(2)
-    client.stop_stream()
-
-    assert [value[0] for value, _, _ in taken] == [0, 1]
-    assert [marks for _, _, marks in taken] == [None, None]
-    assert list(finished) == []
 
 
 def test_stream_errors_are_counted(client: Any, in_a_request: Recorded, inputs: Any) -> None:
@@ -303,18 +209,6 @@ def test_stream_errors_are_counted(client: Any, in_a_request: Recorded, inputs: 
 
     failed = [value for key, value, _ in in_a_request.marks() if key == "@failed"]
     assert failed == ["triton:error", "triton:cancelled"]
-
-
-def test_a_second_stream_is_refused_and_the_first_continues(client: Any, in_a_request: Recorded, inputs: Any) -> None:
-    callback = RecordingCallback()
-    client.start_stream(callback)
-    with pytest.raises(InferenceServerException, match="already running"):
-        client.start_stream(RecordingCallback())
-    client.async_stream_infer("stream", inputs(grpc, 1), enable_empty_final_response=True)
-    callback.take(2)
-    client.stop_stream()
-
-    check(in_a_request, 1)
 
 
 def test_an_agent_failure_drops_no_response_part(
@@ -380,20 +274,6 @@ def test_a_stream_survives_compaction_of_its_request(in_a_request: Recorded) -> 
     assert shortened < records.MAX_MARKS // 4
     assert [wait[2] > wait[1] for wait in waits] == [True]
     assert in_a_request.facts()["@failed"] == "triton:timeout"
-
-
-def test_a_stream_end_that_cannot_be_recorded_is_reported(
-    client: Any, in_a_request: Recorded, inputs: Any, reported: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(calls, "Averaged")
-    callback = RecordingCallback()
-    client.start_stream(callback)
-    client.async_stream_infer("stream", inputs(grpc, 1), enable_empty_final_response=True)
-    callback.take(2)
-    client.stop_stream()
-
-    assert reported == {"timing a stream of tritonclient"}
-    assert "network" in in_a_request.stages()
 
 
 async def _one(inputs: Any, parts: int, **more: Any) -> AsyncIterator[dict[str, Any]]:
