@@ -205,6 +205,19 @@ def record_read(marks: Marks, started: int) -> None:
         marks.extend((BODY, started, ended))
 
 
+class HeadersWait(TimedCall):
+    """A wait for the headers of a response of *host*."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self, marks: Marks, host: str = "") -> None:
+        super().__init__(marks, DEPENDENCY)
+        self._host = host
+
+    def end(self) -> None:
+        record_wait(self.marks, self.started, self._host)
+
+
 class Read(TimedCall):
     """A wait for a part of a body, whose end is that of *call* so far."""
 

@@ -18,7 +18,7 @@ from .. import trace_context
 from ..instrumentor import Instrumentor, Probed, Target, TimedCall, log_failure
 from ..records import Marks, clock, current
 from ..trace_context import TRACESTATE, tracestate_to_target
-from .client_common import BODY, TRACEPARENT, Read, record_wait
+from .client_common import TRACEPARENT, HeadersWait, Read, record_wait
 
 # Index of the metadata, after the request and the timeout, in all sync calls.
 METADATA_POSITION = 2
@@ -93,18 +93,10 @@ def _when_done(call: Any, done: Callable[[], None]) -> None:
     done()
 
 
-class _Headers(TimedCall):
-    """A wait for the first message of a stream, with the headers."""
-
-    __slots__ = ()
-
-    def end(self) -> None:
-        record_wait(self.marks, self.started)
-
-
 def _waiting(headers: object) -> TimedCall | None:
     marks = current.get()
-    return None if marks is None else _Headers(marks, BODY) if headers is None else Read(marks)
+    # The first message arrives with the headers.
+    return None if marks is None else HeadersWait(marks) if headers is None else Read(marks)
 
 
 def _next(call: Any) -> TimedCall | None:

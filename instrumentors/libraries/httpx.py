@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import aclosing
 from typing import Any, Final
 
-from ..instrumentor import Instrumentor, Probed, Target, TimedCall, end, log_failure
+from ..instrumentor import Instrumentor, Probed, Target, end, log_failure
 from ..probes import Probe
 from ..records import Marks, clock, current
 from .client_common import (
-    DEPENDENCY,
+    HeadersWait,
     RespondedCall,
     attach_call,
     body_probe,
     call_of,
     noted_lines,
     record_read,
-    record_wait,
     trace_headers,
 )
 from .server_common import relayed
@@ -51,26 +50,15 @@ class HttpxInstrumentor(Instrumentor):
             yield f"{module}:Response", _aiter_lines, "aiter_lines"
 
 
-class _Call(TimedCall):
-    __slots__ = ("host",)
-
-    def __init__(self, marks: Marks, host: str) -> None:
-        super().__init__(marks, DEPENDENCY)
-        self.host = host
-
-    def end(self) -> None:
-        record_wait(self.marks, self.started, self.host)
-
-
-def _call(_client: Any, request: Any) -> _Call | None:
+def _call(_client: Any, request: Any) -> HeadersWait | None:
     marks = current.get()
     if marks is None:
         return None
     try:
-        return _Call(marks, request.url.host)
+        return HeadersWait(marks, request.url.host)
     except Exception:
         # The library reports an invalid request better.
-        return _Call(marks, "")
+        return HeadersWait(marks)
 
 
 _CALLS: Final = Probed.until_end(_call, parameters=2)
