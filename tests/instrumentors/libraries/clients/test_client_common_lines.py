@@ -280,14 +280,3 @@ def test_impossible_times_are_dropped_and_tokens_are_used(monkeypatch: pytest.Mo
 
     assert [dialect for dialect, _ in noted["@suspect"]] == ["ollama"]
     assert noted["@per_token"] == [(10_000_000, (3, BY_CLIENT_CONTENT))]
-
-
-def test_an_abandoned_line_stream_records_nothing(
-    in_a_request: Running, streaming: Callable[[Iterable[str]], str]
-) -> None:
-    with httpx.stream("GET", streaming(STREAMS["ollama, chat"]), timeout=60) as response:
-        for _ in response.iter_lines():
-            break
-
-    assert response.is_closed
-    assert not any(key.endswith("@reported") for key, _, _ in in_a_request.stages())

@@ -87,6 +87,30 @@ def assert_possible(marks: records.Marks) -> None:
     assert all(type(first) is int and first >= 0 for key, first, _ in added if key.startswith(("@tokens", "@gap")))
 
 
+values = st.one_of(numbers.map(str), st.decimals(0, 100, allow_nan=False, places=3).map(str), st.text(max_size=8))
+headers_of_any_dialect = st.dictionaries(
+    st.sampled_from([field.name for dialect in HEADERS if dialect is not SERVER_TIMING for field in dialect.fields]),
+    values,
+)
+metrics = st.lists(
+    st.tuples(st.sampled_from([*BY_KEY, "total", "db"]), values).map(lambda pair: f"{pair[0]};dur={pair[1]}")
+)
+
+
+@settings(deadline=None)
+@given(headers=headers_of_any_dialect, timing=metrics, first=st.floats(0, 1))
+def test_any_response_headers_are_parsed_without_an_error(
+    headers: dict[str, str], timing: list[str], first: float
+) -> None:
+    _, marks = a_call()
+    headers |= {"Server-Timing": ",".join(timing)} if timing else {}
+    with nothing_reported():
+        used = record_headers(headers, marks, Wait(START, START + WALL, START + round(WALL * first)))
+
+    assert_possible(marks)
+    assert used or all(key.startswith("@") for key in marks[6::3])
+
+
 @settings(deadline=None)
 @given(body=bodies(), cut=st.integers(0, 400), inserted=st.binary(max_size=3))
 def test_any_response_body_is_parsed_without_an_error(body: dict[str, Any], cut: int, inserted: bytes) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
 import logging
 import pickle
@@ -11,25 +9,20 @@ import time
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import aiohttp
 import httpx
-import httpx2
 import pytest
 import requests
-import urllib3
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stagelens.core.partition import partition
-from stagelens.core.stages import BY_KEY
 from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import server_reports as module
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
-from stagelens.instrumentors.libraries.client_common import RespondedCall, record_headers, reports_in_body
+from stagelens.instrumentors.libraries.client_common import record_headers, reports_in_body
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
-from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, SERVER_TIMING, Wait
+from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, Wait
 from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
 from stagelens.instrumentors.request_marks import read_marks
+from tests.instrumentors.libraries import drivers
 from tests.instrumentors.libraries.drivers import instrumenting
 from tests.support.http_server import Request, Response, http_server
 
@@ -224,52 +217,18 @@ def clients() -> Generator[None]:
         yield
 
 
-def _aiohttp(url: str) -> Any:
-    async def go() -> Any:
-        async with aiohttp.ClientSession() as session, session.get(url) as response:
-            return await response.json()
-
-    return asyncio.run(go())
-
-
-def _aiohttp_read_before(url: str) -> Any:
-    async def go() -> Any:
-        async with aiohttp.ClientSession() as session, session.get(url) as response:
-            await response.read()
-            return await response.json()
-
-    return asyncio.run(go())
-
-
-def _httpx_async(url: str) -> Any:
-    async def go() -> Any:
-        async with httpx.AsyncClient(timeout=60) as client:
-            return (await client.get(url)).json()
-
-    return asyncio.run(go())
-
-
-def _httpx_streamed(url: str) -> Any:
-    with httpx.stream("GET", url, timeout=60) as response:
-        response.read()
-        return response.json()
-
-
 def _get(url: str) -> Any:
     return httpx.get(url, timeout=60)
 
 
 CALLS: dict[str, Callable[[str], Any]] = {
-    "httpx": lambda url: _get(url).json(),
-    "httpx, async": _httpx_async,
-    "httpx, streamed": _httpx_streamed,
-    "httpx, parsed by oneself": lambda url: json.loads(_get(url).text),
-    "httpx2": lambda url: httpx2.get(url, timeout=60).json(),
-    "requests": lambda url: requests.get(url, timeout=30).json(),
-    "requests, streamed": lambda url: json.loads(requests.get(url, timeout=30, stream=True).content),
-    "aiohttp": _aiohttp,
-    "aiohttp, read before": _aiohttp_read_before,
-    "urllib3": lambda url: json.loads(urllib3.PoolManager().request("GET", url, retries=False).data),
+    "httpx": drivers.get_by_httpx,
+    "httpx, async": drivers.get_by_async_httpx,
+    "httpx2": drivers.get_by_httpx2,
+    "requests": drivers.get_by_requests,
+    "requests, streamed": lambda url: requests.get(url, timeout=30, stream=True).content,
+    "aiohttp": drivers.get_by_aiohttp,
+    "urllib3": drivers.get_by_urllib3,
 }
 
 
@@ -384,14 +343,6 @@ def test_only_the_fields_of_a_dialect_are_read() -> None:
     assert Watched.asked <= names | {key for dialect in BODIES for place in dialect.places for key in place}
 
 
-@pytest.mark.parametrize("body", [[], "usage", None, {"usage": None}, {"metrics": "queue_time_ms"}, {"timings": [1]}])
-def test_a_body_of_another_format_is_ignored(body: Any) -> None:
-    marks: records.Marks = [records.OPEN, 0, 0]
-    RespondedCall(marks, 0, {}).read(json.dumps(body).encode())
-
-    assert len(marks) == 3
-
-
 @pytest.mark.parametrize("wrong", IMPOSSIBLE)
 def test_impossible_server_times_are_not_used(wrong: str) -> None:
     marks: records.Marks = [records.OPEN, 0, 0]
@@ -400,15 +351,6 @@ def test_impossible_server_times_are_not_used(wrong: str) -> None:
     assert [marks[3], marks[5]] == ["@suspect", 20 * MS]
     assert len(marks) == 6
     assert marks[4] in {dialect.name for dialect in HEADERS}
-
-
-def test_a_call_with_invalid_server_times_is_a_dependency(
-    in_a_request: Running, saying: Callable[[dict[str, str]], str]
-) -> None:
-    own = called(in_a_request, _get, saying(IMPOSSIBLE["more than the call took"]))
-
-    assert set(own) <= {"dependency", "overhead"}
-    assert own["dependency"] >= WORK_SECONDS * 1e9
 
 
 def test_the_first_valid_of_several_reports_is_used(
@@ -449,41 +391,3 @@ def test_failing_headers_are_reported_and_the_response_is_returned(reported: set
 
     assert not record_headers(Broken({"openai-processing-ms": "9"}), [records.OPEN, 0, 0], Wait(0, MS))
     assert len(reported) == 1
-
-
-anything = st.one_of(
-    st.floats().map(str),
-    st.integers(-10, 10**20).map(str),
-    st.decimals(0, 100, allow_nan=False, places=3).map(str),
-    st.text(max_size=8),
-)
-headers_of_any_dialect = st.dictionaries(
-    st.sampled_from([field.name for dialect in HEADERS if dialect is not SERVER_TIMING for field in dialect.fields]),
-    anything,
-)
-metrics = st.lists(
-    st.tuples(st.sampled_from([*BY_KEY, "total", "db"]), anything).map(lambda pair: f"{pair[0]};dur={pair[1]}")
-)
-
-
-@given(
-    headers=headers_of_any_dialect,
-    timing=metrics,
-    started=st.integers(0, 10**12),
-    wall=st.integers(0, 10**11),
-    first=st.floats(0, 1),
-)
-def test_stages_add_up_to_the_call_for_any_server_report(
-    headers: dict[str, str], timing: list[str], started: int, wall: int, first: float
-) -> None:
-    ended = started + wall
-    marks: records.Marks = [records.OPEN, started, 0, "dependency", started, ended]
-    response_headers = headers | ({"Server-Timing": ",".join(timing)} if timing else {})
-    used = record_headers(response_headers, marks, Wait(started, ended, started + round(wall * first)))
-    added = list(zip(marks[6::3], marks[7::3], marks[8::3], strict=True))
-    stages = [mark for mark in added if mark[0] != "@suspect"]
-
-    assert sum(partition(read_marks(marks).intervals, started, ended).values()) == wall
-    assert all(started <= start < end <= ended for _, start, end in stages)
-    assert all(before[2] == after[1] for before, after in itertools.pairwise(stages))
-    assert used or not stages

@@ -1,18 +1,22 @@
-"""urllib3: every way to read a body, retries, headers of the pool."""
+"""urllib3: every way to read a body, retries, headers of the pool; and requests, which calls it."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 import urllib3
+from requests.adapters import BaseAdapter
 from starlette.datastructures import Headers
 from urllib3._collections import HTTPHeaderDict
-from urllib3.util import parse_url
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import client_common
-from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
+from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Running, Upstream
@@ -24,13 +28,10 @@ BODY = b"one two three"
 THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_a_call_that_reads_its_body_includes_it(in_a_request: Running, upstream: Upstream) -> None:
-    with urllib3.PoolManager() as pool:
-        response = pool.request("GET", f"{upstream.address}/plain")
-
-    assert response.data == b"answer"
-    body, call = in_a_request.stages()
-    assert call[1] < body[1] <= body[2] < call[2]
+@pytest.fixture
+def requests_instrumented() -> Generator[None]:
+    with instrumenting(RequestsInstrumentor()):
+        yield
 
 
 @pytest.mark.parametrize(
@@ -95,15 +96,14 @@ def test_a_call_after_one_that_failed_is_recorded(in_a_request: Running, upstrea
     assert in_a_request.calls() == before + 1
 
 
-@pytest.mark.usefixtures("in_a_request")
-@pytest.mark.parametrize("headers", [{"X-Own": "1"}, HTTPHeaderDict({"X-Own": "1"})])
-def test_headers_of_a_pool_are_sent_unchanged(upstream: Upstream, headers: Any) -> None:
+@pytest.mark.parametrize("headers", [{"X-Own": "1"}, HTTPHeaderDict({"X-Own": "1"}), {"Traceparent": THEIRS}])
+def test_headers_of_a_pool_are_sent_unchanged(in_a_request: Running, upstream: Upstream, headers: Any) -> None:
     before = dict(headers)
     with urllib3.PoolManager(headers=headers) as pool:
         pool.request("GET", f"{upstream.address}/plain")
 
-    assert upstream.heads[-1]["X-Own"] == "1"
-    assert len(upstream.traces()) == 1
+    assert upstream.heads[-1]["X-Own"] == before.get("X-Own")
+    assert upstream.traces() == [before.get("Traceparent") or in_a_request.trace()]
     assert dict(headers) == before
 
 
@@ -117,34 +117,41 @@ def test_invalid_headers_raise_the_error_of_urllib3(headers: Any, reported: set[
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_a_traceparent_of_the_pool_is_preserved(upstream: Upstream) -> None:
-    with urllib3.PoolManager(headers={"Traceparent": THEIRS}) as pool:
-        pool.request("GET", f"{upstream.address}/plain")
-
-    assert upstream.traces() == [THEIRS]
-
-
-def test_a_pool_subclass_works(in_a_request: Running, upstream: Upstream) -> None:
-    class Pool(urllib3.HTTPConnectionPool):
-        calls = 0
-
-        def urlopen(self, *args: Any, **options: Any) -> Any:
-            self.calls += 1
-            return super().urlopen(*args, **options)
-
-    address = parse_url(upstream.address)
-    with Pool(str(address.host), address.port) as pool:
-        pool.urlopen("GET", "/plain")
-        pool.urlopen(method="GET", url="/plain", headers={}, body=None)
-
-    assert pool.calls == 2
-    assert in_a_request.calls() == 2
-
-
-@pytest.mark.usefixtures("in_a_request")
 def test_the_host_behind_a_proxy_decides_if_the_service_is_sent(upstream: Upstream) -> None:
     with urllib3.ProxyManager(upstream.address) as pool:
         for host in ("checkout.svc", "api.example.com"):
             pool.request("GET", f"http://{host}/plain")
 
     assert ["tracestate" in head for head in upstream.heads] == [True, False]
+
+
+@pytest.mark.usefixtures("requests_instrumented")
+def test_a_call_of_requests_includes_the_urllib3_intervals(
+    in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
+    response = requests.get(f"{upstream.address}/parts", timeout=30)
+
+    assert response.content == b"one two three"
+    headers, body, call = in_a_request.stages()
+    assert call[1] < headers[1] < headers[2] <= body[1] < body[2] < call[2]
+
+
+@pytest.mark.usefixtures("requests_instrumented")
+def test_an_adapter_of_requests_without_urllib3_is_recorded(in_a_request: Running) -> None:
+    class Local(BaseAdapter):
+        def send(self, request: Any, *_: Any, **__: Any) -> requests.Response:
+            response = requests.Response()
+            response.status_code = 200
+            response.request = request
+            response.raw = io.BytesIO(b"local")
+            return response
+
+        def close(self) -> None: ...
+
+    with requests.Session() as session:
+        session.mount("local://", Local())
+        response = session.get("local://here")
+
+    assert response.content == b"local"
+    assert in_a_request.names() == ["dependency"]
