@@ -45,21 +45,17 @@ REPORT_CASES = {
     # As `generate` of router/src/server.rs sets them, text-generation-inference 2 and 3.
     "tgi": ReportCase(
         {
-            "x-compute-type": "1-cpu",
             "x-compute-time": "0.018",
-            "x-compute-characters": "12",
             "x-total-time": "18",
             "x-validation-time": "1",
             "x-queue-time": "4",
             "x-inference-time": "12",
-            "x-time-per-token": "3",
         },
         {"preprocess": 1, "queue": 4, "decode": 12, "dependency": 1},
     ),
     # https://docs.fireworks.ai/api-reference/post-completions: of a dedicated deployment, all of them.
     "fireworks": ReportCase(
         {
-            "fireworks-prompt-tokens": "42",
             "fireworks-server-time-to-first-token": "0.008",
             "fireworks-server-processing-time": "0.018",
             "fireworks-tokenizer-queue-duration": "0.001",
@@ -91,35 +87,12 @@ REPORT_CASES = {
 SAID_IN_BODIES: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
     # https://docs.vllm.ai/en/stable/features/per_request_metrics/
     "vllm": (
-        {
-            "object": "chat.completion",
-            "usage": {"prompt_tokens": 42, "completion_tokens": 8, "total_tokens": 50},
-            "metrics": {
-                "time_to_first_token_ms": 3.2,
-                "generation_time_ms": 10.5,
-                "queue_time_ms": 1.3,
-                "mean_itl_ms": 1.5,
-                "tokens_per_second": 584.0,
-            },
-        },
+        {"metrics": {"time_to_first_token_ms": 3.2, "generation_time_ms": 10.5, "queue_time_ms": 1.3}},
         {"queue": 1.3, "prefill": 3.2, "decode": 10.5},
     ),
     # llama.cpp's server, tools/server/README.md
     "llama.cpp": (
-        {
-            "content": "x",
-            "timings": {
-                "cache_n": 236,
-                "prompt_n": 1,
-                "prompt_ms": 3.958,
-                "prompt_per_token_ms": 3.958,
-                "prompt_per_second": 252.6,
-                "predicted_n": 35,
-                "predicted_ms": 14.064,
-                "predicted_per_token_ms": 0.4,
-                "predicted_per_second": 2488.6,
-            },
-        },
+        {"content": "x", "timings": {"cache_n": 236, "prompt_ms": 3.958, "predicted_ms": 14.064}},
         {"prefill": 3.958, "decode": 14.064},
     ),
     # groq-python, types/completion_usage.py: `total_time` is "completion time and prompt time combined".
@@ -127,28 +100,22 @@ SAID_IN_BODIES: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
         {
             "usage": {
                 "queue_time": 0.004,
-                "prompt_tokens": 18,
                 "prompt_time": 0.000680594,
-                "completion_tokens": 8,
                 "completion_time": 0.012333333,
-                "total_tokens": 26,
                 "total_time": 0.013013927,
-            },
-            "x_groq": {"id": "req_1"},
+            }
         },
         {"queue": 4, "prefill": 0.680594, "decode": 12.333333},
     ),
     # https://inference-docs.cerebras.ai/api-reference/chat-completions
     "cerebras": (
         {
-            "usage": {"prompt_tokens": 22, "completion_tokens": 59, "total_tokens": 81},
             "time_info": {
                 "queue_time": 0.000073161,
-                "prompt_time": 0.0010744798888888889,
-                "completion_time": 0.005658071111111111,
+                "prompt_time": 0.00107448,
+                "completion_time": 0.005658071,
                 "total_time": 0.018,
-                "created": 1732567938,
-            },
+            }
         },
         {"queue": 0.073161, "prefill": 1.07448, "decode": 5.658071, "dependency": 11.194288},
     ),
@@ -160,13 +127,9 @@ SAID_IN_BODIES: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
     # https://docs.ollama.com/api/usage
     "ollama": (
         {
-            "response": "x",
-            "done": True,
             "total_duration": 17456033,
             "load_duration": 10139708,
-            "prompt_eval_count": 11,
             "prompt_eval_duration": 1307479,
-            "eval_count": 18,
             "eval_duration": 5247970,
         },
         {"queue": 10.139708, "prefill": 1.307479, "decode": 5.24797, "dependency": 0.760876},
