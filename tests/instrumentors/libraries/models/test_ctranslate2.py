@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from importlib import import_module
 from pathlib import Path
@@ -16,11 +15,11 @@ from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.inference_runtimes import CTranslate2Instrumentor
 from tests.instrumentors.libraries import tiny_models
 from tests.instrumentors.libraries.drivers import instrumenting
+from tests.instrumentors.libraries.models.beside import beside
 
 if TYPE_CHECKING:
     from conftest import Finished
 
-FOLDER = Path(__file__).parents[4] / ".venv" / "models"
 pytestmark = pytest.mark.stacks
 TOKENS = [["word1", "word2"], ["word3"], ["word4"]]
 
@@ -34,10 +33,7 @@ def bert() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not (FOLDER / "ctranslate2").is_dir():
-        pytest.skip("make models: ctranslate2 is not installed")
-    if str(FOLDER) not in sys.path:
-        sys.path.append(str(FOLDER))
+    beside("models", "ctranslate2")
     folder = tmp_path_factory.mktemp("ctranslate2")
     for name, make in (("t5", tiny_models.t5), ("llama", tiny_models.llama), ("bert", bert)):
         make().save_pretrained(folder / "hub" / name)
@@ -97,14 +93,3 @@ def test_a_script_counts_no_call_that_only_starts_the_work(ctranslate2: Any, fol
     assert not script
     model.generate_batch(TOKENS)
     assert [record[3] for record in script] == ["llama"]
-
-
-def test_an_exception_of_the_library_is_unchanged(ctranslate2: Any, folder: Path, finished: Finished) -> None:
-    model = ctranslate2.Generator(str(folder / "llama"))
-    with request("predict"):
-        with pytest.raises(TypeError):
-            model.generate_batch(7)
-        with pytest.raises(RuntimeError, match="missing"):
-            ctranslate2.Generator(str(folder / "missing"))
-
-    assert set(finished.stages()) <= {"forward", "load"}

@@ -6,7 +6,6 @@ import functools
 import inspect
 import sys
 from collections.abc import Generator
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,11 @@ import pytest
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.jax import JaxInstrumentor
 from tests.instrumentors.libraries.drivers import instrumenting
+from tests.instrumentors.libraries.models.beside import beside
 
 if TYPE_CHECKING:
     from conftest import Finished
 
-FOLDER = Path(__file__).parents[4] / ".venv" / "models"
 pytestmark = pytest.mark.stacks
 # Large enough that a call takes longer than 20 µs, and its result longer than the call.
 X = np.ones((500, 500), np.float32)
@@ -28,13 +27,8 @@ X = np.ones((500, 500), np.float32)
 
 @pytest.fixture
 def jax() -> Generator[Any]:
-    if not (FOLDER / "jax").is_dir():
-        pytest.skip("make models: jax is not installed")
-    if str(FOLDER) not in sys.path:
-        sys.path.append(str(FOLDER))
-    jax = import_module("jax")
     with instrumenting(JaxInstrumentor()):
-        yield jax
+        yield beside("models", "jax")
 
 
 def network(x: Any) -> Any:
@@ -133,13 +127,3 @@ def test_jitted_functions_look_unchanged(jax: Any, finished: Finished) -> None:
         model.scale(X).block_until_ready()
     assert finished.facts() == {"@model": "Model.scale"}
     assert finished.stages().count("load") == 1
-
-
-def test_an_exception_is_unchanged(jax: Any, finished: Finished) -> None:
-    jitted = jax.jit(network)
-    with request("predict"):
-        with pytest.raises(TypeError, match="str"):
-            jitted("text")
-        jitted(X).block_until_ready()
-
-    assert "forward" in finished.stages()

@@ -28,6 +28,7 @@ from stagelens.instrumentors.libraries.llama_cpp import LlamaCppInstrumentor
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.loads import loads
 from tests.instrumentors.libraries.drivers import instrumenting
+from tests.instrumentors.libraries.models.beside import BYTE, NORMAL, SPECIAL, beside, write_llama
 from tests.support.ports import free_port
 from tests.support.slow_replicas import wait_until_up
 
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parents[4] / ".venv" / "llama"
 pytestmark = pytest.mark.soak
-SIZE, HEADS, CONTEXT = 64, 2, 256
-# Tokens of control, bytes, and letters.
-SPECIAL, BYTE, NORMAL = 3, 6, 1
+CONTEXT = 256
 VOCABULARY = [
     *((name, SPECIAL) for name in ("<unk>", "<s>", "</s>")),
     *((f"<0x{byte:02X}>", BYTE) for byte in range(256)),
@@ -53,47 +52,16 @@ OPTIONS: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0}
 MESSAGES = [{"role": "user", "content": PROMPT}]
 
 
-def write_llama(path: Path) -> None:
-    writer = import_module("gguf").GGUFWriter(path, "llama")
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(SIZE)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(SIZE)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(SIZE // HEADS)
-    writer.add_vocab_size(len(VOCABULARY))
+def add_tokenizer(writer: Any) -> None:
     writer.add_tokenizer_model("llama")
-    writer.add_token_list([text for text, _ in VOCABULARY])
     writer.add_token_scores([0.0 for _ in VOCABULARY])
-    writer.add_token_types([kind for _, kind in VOCABULARY])
-    writer.add_unk_token_id(0)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    random = np.random.default_rng(0)
-    # It generates letters only.
-    is_letter = np.array([[kind == NORMAL] for _, kind in VOCABULARY])
-    layer = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-    for name in ("token_embd", "output", *(f"blk.0.{part}" for part in layer)):
-        rows = SIZE if name.startswith("blk") else len(VOCABULARY)
-        weights = random.normal(size=(rows, SIZE)) * (is_letter if name == "output" else 1)
-        writer.add_tensor(f"{name}.weight", weights.astype(np.float32))
-    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
-        writer.add_tensor(f"{name}.weight", np.ones(SIZE, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not (FOLDER / "llama_cpp").is_dir():
-        pytest.skip("make llama: llama-cpp-python is not installed")
-    sys.path.append(str(FOLDER))
+    beside("llama", "llama_cpp")
     path = tmp_path_factory.mktemp("llama") / "tiny.gguf"
-    write_llama(path)
+    write_llama(path, VOCABULARY, CONTEXT, np.float32, add_tokenizer)
     return path
 
 
@@ -195,13 +163,6 @@ def test_a_generation_is_prefill_and_decode(llama: Any, finished: Finished, run:
 def texts(parts: list[Any]) -> list[Any]:
     """Return what does not change from call to call."""
     return [part["choices"] if isinstance(part, dict) else part for part in parts]
-
-
-def test_a_long_prompt_is_tokenized(llama: Any, finished: Finished) -> None:
-    with request("generate"), pytest.raises(ValueError, match="exceed context window"):
-        llama("a b" * 100_000)
-
-    assert finished.stages() == ["tokenize", "prefill"]
 
 
 def test_a_stream_that_is_closed_early_counts_its_tokens(llama: Any, finished: Finished) -> None:
@@ -382,14 +343,6 @@ def test_a_failed_call_is_a_failed_request_of_a_script(llama: Any, script: Finis
         ("tiny", "ValueError"),
         ("tiny", ""),
     ]
-
-
-def test_an_embedding_is_one_request_of_a_script(path: Path, script: Finished) -> None:
-    llama = load(path, embedding=True)
-    llama.create_embedding(PROMPT)
-    llama.close()
-
-    assert [record[3] for record in script] == ["tiny"]
 
 
 def test_two_threads_do_not_mix(path: Path, script: Finished) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,64 +10,28 @@ import pytest
 
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.inference_runtimes import OpenVinoInstrumentor
+from tests.instrumentors.libraries.models.beside import NORMAL, SPECIAL, beside, write_llama
 
 if TYPE_CHECKING:
     from conftest import Finished
 
-FOLDER = Path(__file__).parents[4] / ".venv" / "models"
 pytestmark = pytest.mark.stacks
-SIZE, HEADS, CONTEXT = 64, 2, 128
 # A tokenizer of bytes: printable ones stand for themselves, others for characters after these.
 PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
 BYTES = [*map(chr, PRINTABLE), *(chr(256 + number) for number in range(256 - len(PRINTABLE)))]
-VOCABULARY = ["<unk>", "<s>", "</s>", "AB", *BYTES]
+VOCABULARY = [*((name, SPECIAL) for name in ("<unk>", "<s>", "</s>")), *((text, NORMAL) for text in ("AB", *BYTES))]
 
 
-def write_llama(path: Path) -> None:
-    writer = import_module("gguf").GGUFWriter(path, "llama")
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(SIZE)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(SIZE)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(SIZE // HEADS)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_vocab_size(len(VOCABULARY))
+def add_tokenizer(writer: Any) -> None:
     writer.add_file_type(1)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(VOCABULARY)
-    writer.add_token_types([3, 3, 3, *(1 for _ in VOCABULARY[3:])])
     writer.add_token_merges(["A B"])
-    writer.add_unk_token_id(0)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    random = np.random.default_rng(0)
-    layer = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-    for name in ("token_embd", "output", *(f"blk.0.{part}" for part in layer)):
-        rows = SIZE if name.startswith("blk") else len(VOCABULARY)
-        writer.add_tensor(f"{name}.weight", random.normal(size=(rows, SIZE)).astype(np.float16))
-    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
-        writer.add_tensor(f"{name}.weight", np.ones(SIZE, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
-@pytest.fixture
-def genai() -> Any:
-    if not (FOLDER / "openvino_genai").is_dir():
-        pytest.skip("make models: openvino-genai is not installed")
-    if str(FOLDER) not in sys.path:
-        sys.path.append(str(FOLDER))
-    return import_module("openvino_genai")
-
-
-def test_a_generation_is_one_forward(genai: Any, finished: Finished, tmp_path: Path) -> None:
-    write_llama(tmp_path / "tiny.gguf")
+def test_a_generation_is_one_forward(finished: Finished, tmp_path: Path) -> None:
+    genai = beside("models", "openvino_genai")
+    write_llama(tmp_path / "tiny.gguf", VOCABULARY, 128, np.float16, add_tokenizer)
     instrumentor = OpenVinoInstrumentor()
     instrumentor.instrument()
     with request("load"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Generator
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,12 @@ import pytest
 
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.tensorflow import KerasInstrumentor, TensorFlowInstrumentor
+from tests.instrumentors.libraries.drivers import instrumenting
+from tests.instrumentors.libraries.models.beside import beside
 
 if TYPE_CHECKING:
     from conftest import Finished
 
-FOLDER = Path(__file__).parents[4] / ".venv" / "tensorflow"
 # NumPy warns of the variables of TensorFlow.
 pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]
 X = np.ones((64, 8), np.float32)
@@ -26,24 +26,15 @@ X = np.ones((64, 8), np.float32)
 
 @pytest.fixture(scope="module")
 def tensorflow() -> Any:
-    if not (FOLDER / "tensorflow").is_dir():
-        pytest.skip("make tensorflow: tensorflow is not installed")
     if "keras" in sys.modules:
         pytest.skip("Keras chooses one backend in a process")
-    sys.path.append(str(FOLDER))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return import_module("tensorflow")
+    return beside("tensorflow", "tensorflow")
 
 
 @pytest.fixture(autouse=True)
 def instrumented(tensorflow: Any) -> Generator[None]:  # noqa: ARG001 - imported before
-    instrumentors = TensorFlowInstrumentor(), KerasInstrumentor()
-    for each in instrumentors:
-        each.instrument()
-    yield
-    for each in instrumentors:
-        each.uninstrument()
+    with instrumenting(TensorFlowInstrumentor(), KerasInstrumentor()):
+        yield
 
 
 def network(tensorflow: Any) -> Any:
