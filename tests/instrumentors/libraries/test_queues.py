@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import _queue
 import asyncio
-import contextvars
 import gc
 import queue
 import subprocess
 import sys
 import threading
 import time
-import warnings
-import weakref
 from abc import ABC
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -115,35 +110,10 @@ async def one_by_one(jobs: asyncio.Queue[Any]) -> None:
         resolve([job])
 
 
-async def in_an_executor(jobs: asyncio.Queue[Any]) -> None:
-    while True:
-        batch = [await jobs.get()]
-        try:
-            while len(batch) < 2:
-                batch.append(await asyncio.wait_for(jobs.get(), 0.05))
-        except TimeoutError:
-            pass
-        await asyncio.get_running_loop().run_in_executor(None, work, *[name for name, _ in batch])
-        resolve(batch)
-
-
 async def drained(jobs: asyncio.Queue[Any]) -> None:
     while True:
         batch = [await jobs.get()]
         await asyncio.sleep(0.01)
-        while len(batch) < 2 and not jobs.empty():
-            batch.append(jobs.get_nowait())
-        work(*[name for name, _ in batch])
-        resolve(batch)
-
-
-async def polled(jobs: asyncio.Queue[Any]) -> None:
-    while True:
-        batch = [await jobs.get()]
-        await asyncio.sleep(0)
-        with suppress(TimeoutError):
-            # In a task that is cancelled before it starts.
-            await asyncio.wait_for(jobs.get(), 0)
         while len(batch) < 2 and not jobs.empty():
             batch.append(jobs.get_nowait())
         work(*[name for name, _ in batch])
@@ -162,36 +132,6 @@ async def pipelined(jobs: asyncio.Queue[Any]) -> None:
         if not jobs.empty():
             batch.append(jobs.get_nowait())
         running.append(asyncio.create_task(process(batch)))
-
-
-async def awaited_in_a_task(jobs: asyncio.Queue[Any]) -> None:
-    while True:
-        batch = [await asyncio.create_task(jobs.get())]
-        batch.append(await asyncio.create_task(jobs.get()))
-        work(*[name for name, _ in batch])
-        resolve(batch)
-
-
-async def serve_janus(worker: Callable[[Any], Any], *names: str) -> None:
-    jobs: janus.Queue[Any] = janus.Queue()
-    async with working(worker(jobs.async_q)):
-        await asyncio.gather(*(ask(jobs.async_q, name) for name in names))
-    await jobs.aclose()
-
-
-@pytest.mark.parametrize(
-    ("run", "worker"),
-    [
-        *((serve, worker) for worker in (in_an_executor, drained, polled, pipelined, awaited_in_a_task)),
-        *((serve_janus, worker) for worker in (in_an_executor, polled, pipelined)),
-    ],
-)
-def test_a_batch_counts_for_its_requests(finished: Finished, run: Any, worker: Any) -> None:
-    asyncio.run(run(worker, *"abcd"))
-
-    assert found(finished) == {
-        name: ({"queue", "for_" + "_".join(names)}, 2) for names in ("ab", "cd") for name in names
-    }
 
 
 SCENARIOS: dict[str, tuple[Callable[[], Coroutine[Any, Any, None]], Any]] = {}
@@ -297,55 +237,6 @@ def test_a_request_waits_for_the_loop_after_its_result_is_set(
     found(finished)
 
     assert {route: "queue@loop" in marks[::3] for marks, _, _, route, *_ in finished} == waits
-
-
-def test_a_cancelled_request_leaves_its_batch(finished: Finished) -> None:
-    async def main() -> None:
-        jobs: asyncio.Queue[Any] = asyncio.Queue()
-        gone = asyncio.create_task(ask(jobs, "gone"))
-        stays = asyncio.create_task(ask(jobs, "stays"))
-        await asyncio.sleep(0)
-        batch = [await jobs.get()]
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
-        batch.append(await jobs.get())
-        work("stays")
-        resolve(batch)
-        await stays
-
-    asyncio.run(main())
-    results = found(finished)
-
-    assert results["stays"] == ({"queue", "for_stays"}, 1)
-    assert "for_stays" not in results["gone"][0]
-
-
-def test_a_job_passes_through_two_queues(finished: Finished) -> None:
-    async def main() -> None:
-        first: asyncio.Queue[Any] = asyncio.Queue()
-        second: asyncio.Queue[Any] = asyncio.Queue()
-
-        async def forward() -> None:
-            while True:
-                job = await first.get()
-                work("step", job[0])
-                await second.put([job])
-                work("nobody")
-
-        async def finish() -> None:
-            while True:
-                batch = await second.get()
-                work(batch[0][0])
-                resolve(batch)
-
-        async with working(forward(), finish()):
-            await asyncio.gather(ask(first, "a"), ask(first, "b"))
-
-    asyncio.run(main())
-
-    assert found(finished) == {name: ({"queue", f"for_step_{name}", f"for_{name}"}, 1) for name in "ab"}
-    # It waits for the second worker, too.
-    assert all([key for key in marks[::3] if key[0] != "@"].count("queue") == 2 for marks, *_ in finished)
 
 
 @expects({name: ({"queue", f"for_{name}", "for_a_b"}, 2) for name in "ab"})
@@ -641,34 +532,6 @@ def test_each_of_many_jobs_is_looked_at_a_few_times(
     assert number / 2 < len(looked) < 3 * number
 
 
-def test_what_a_job_belongs_to_ends_with_it(finished: Finished) -> None:
-    variable: contextvars.ContextVar[set[int]] = contextvars.ContextVar("variable")
-
-    async def ask_for_nothing(jobs: asyncio.Queue[Any]) -> list[weakref.ref[Any]]:
-        class Question:
-            pass
-
-        question, value = Question(), set[int]()
-        variable.set(value)
-        with request("asked"):
-            vars(question)["reply"] = asyncio.get_running_loop().create_future()
-            jobs.put_nowait(question)
-        return [weakref.ref(Question), weakref.ref(value)]
-
-    async def serve_none() -> list[object]:
-        jobs = asyncio.Queue[Any]()
-        ends = await asyncio.create_task(ask_for_nothing(jobs))
-        future = (await jobs.get()).reply
-        # The loop drops the task.
-        await asyncio.sleep(0)
-        gc.collect()
-        future.cancel()
-        return [end() for end in ends]
-
-    assert asyncio.run(serve_none()) == [None, None]
-    assert len(finished) == 1
-
-
 def test_an_item_without_attributes_of_its_own_is_passed_on() -> None:
     class Hostile:
         def __getattr__(self, name: str) -> Any:
@@ -767,17 +630,6 @@ def test_an_interrupted_put_leaves_nothing(finished: Finished, monkeypatch: pyte
     assert len(finished) == 1
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: asyncio.sleep(1), lambda: asyncio.Queue[Any]().get(), lambda: asyncio.Lock().acquire()]
-)
-def test_a_coroutine_of_asyncio_has_its_own_code(make: Any) -> None:
-    coroutine = make()
-
-    assert Path(coroutine.cr_code.co_filename).parent.name == "asyncio"
-    assert "original" not in coroutine.cr_frame.f_locals
-    coroutine.close()
-
-
 def test_a_thread_waits_to_wake_up_after_its_result_is_set(finished: Finished) -> None:
     jobs: queue.Queue[Any] = queue.Queue()
 
@@ -797,67 +649,6 @@ def test_a_thread_waits_to_wake_up_after_its_result_is_set(finished: Finished) -
     complete(marks)
 
     assert "queue@loop" in marks[::3]
-
-
-@pytest.mark.parametrize("make", [asyncio.Queue, lambda: janus.Queue[Any]().async_q])
-def test_a_get_that_never_starts_leaves_nothing(finished: Finished, make: Callable[[], Any]) -> None:
-    async def main(jobs: Any) -> None:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(jobs.get(), 0)
-            jobs.get().close()
-
-            assert not caught
-
-            jobs.get()  # pyright: ignore[reportUnusedCoroutine]
-            gc.collect()
-
-            assert [str(each.message).endswith(".get' was never awaited") for each in caught] == [True]
-
-    async def serve_one() -> None:
-        jobs, waiting = make(), make()
-        await main(jobs)
-        worker = asyncio.create_task(take(jobs, waiting))
-        await ask(jobs, "a")
-        await worker
-
-    async def take(jobs: Any, waiting: Any) -> None:
-        taken = await jobs.get()
-        # While it has a job.
-        await main(waiting)
-        work(taken[0])
-        resolve([taken])
-
-    asyncio.run(serve_one())
-    asyncio.Queue[Any]().get().close()
-
-    assert tickets.current.get() is None
-    assert found(finished) == {"a": ({"queue", "for_a"}, 1)}
-
-
-def test_a_simple_queue_is_unchanged(finished: Finished) -> None:
-    class Named(queue.SimpleQueue[Any]):
-        def __init__(self, name: str) -> None:
-            super().__init__()
-            self.name = name
-
-    jobs = Named("jobs")
-    future: Future[None] = Future()
-    with request("a"), ThreadPoolExecutor(1) as pool:
-        assert isinstance(vars(pool)["_work_queue"], queue.SimpleQueue)
-        jobs.put(("a", future))
-        worker = threading.Thread(target=lambda: [(work(name), reply.set_result(None)) for name, reply in [jobs.get()]])
-        token = tickets.current.set(None)
-        worker.start()
-        tickets.current.reset(token)
-        future.result(30)
-        worker.join(30)
-
-    assert jobs.name == "jobs"
-    # Written in C, so that a `put` in between, by the `__del__` of an item, stays in between.
-    assert queue.SimpleQueue is _queue.SimpleQueue
-    assert found(finished) == {"a": (set(), None)}
 
 
 def created_in_debug_mode(factory: Callable[[], asyncio.AbstractEventLoop], context: Any) -> list[Any]:
