@@ -1,24 +1,23 @@
-"""ONNX Runtime: the stages and facts of runs, with the real model inside the magika wheel."""
+"""ONNX Runtime: the stages and facts of runs, with the real model inside the magika wheel, and copies to and from a device."""
 
 from __future__ import annotations
 
 import gc
-import pickle
-import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import magika
 import numpy as np
 import onnxruntime
 import pytest
+from onnxruntime import OrtValue
+from onnxruntime.capi import onnxruntime_inference_collection as collection
 from onnxruntime.capi.onnxruntime_inference_collection import OrtDevice
 from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
 
-from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import onnxruntime_session
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
 
@@ -30,20 +29,6 @@ pytestmark = pytest.mark.usefixtures("instrumented")
 
 MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
 FACTS = {"@model": MODEL.parent.name, "@device": "cpu", "@provider": "CPUExecutionProvider", "@batch": 1}
-SESSION: Any = onnxruntime.InferenceSession.__mro__[1]
-
-
-class Owned(onnxruntime.InferenceSession):
-    """A session as people make it: run through a method of its own, and pickled by its path."""
-
-    def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
-        return super().run(output_names, input_feed, run_options)
-
-    def __getstate__(self) -> Any:
-        return {"path": self._model_path}
-
-    def __setstate__(self, state: Any) -> None:
-        self.__init__(state["path"])
 
 
 def load() -> Any:
@@ -124,33 +109,20 @@ def test_the_first_run_of_a_session_and_on_an_accelerator_of_each_shape_is_load(
     assert len(onnxruntime_session.known_of(session).seen) <= 3
 
 
-def test_runs_before_the_first_request_warm_up_the_session(finished: Finished) -> None:
-    session = load()
-    session.run(None, feed_of(session))
-    opened = recorder.begin()
-    assert opened is not None
-    marks, token = opened
-    session.run(None, feed_of(session))
-    recorder.end(token)
-
-    assert finished == recorder.deque()
-    assert [key for key in marks[3::3] if not key.startswith("@")] == ["forward"]
-
-
-def test_a_session_with_other_providers_is_a_new_one(in_a_request: Finished) -> None:
-    session = load()
-    session.run(None, feed_of(session))
-    session.set_providers(["CPUExecutionProvider"])
-    session.run(None, feed_of(session))
-    session.run(None, feed_of(session))
-
-    assert in_a_request.stages() == ["load", "load", "forward"]
-
-
-def test_a_failed_run_is_not_a_warm_up(in_a_request: Finished) -> None:
-    session = load()
+def fail(session: Any) -> None:
     with pytest.raises(ValueError, match=r"Required inputs"):
         session.run(None, {})
+
+
+def change_providers(session: Any) -> None:
+    session.run(None, feed_of(session))
+    session.set_providers(["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("start", [fail, change_providers])
+def test_a_failed_run_and_one_with_other_providers_are_no_warm_up(in_a_request: Finished, start: Any) -> None:
+    session = load()
+    start(session)
     session.run(None, feed_of(session))
     session.run(None, feed_of(session))
 
@@ -167,21 +139,6 @@ def test_every_run_started_cold_is_load(in_a_request: Finished) -> None:
     assert second == first
     assert known.unseen({}) is None
     assert in_a_request.stages() == []
-
-
-def test_an_input_with_a_custom_shape_attribute_is_accepted(
-    in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Rows(list[Any]):
-        shape: ClassVar = [1, 2]
-
-    monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
-    session = load()
-    feed = {name: Rows(value.tolist()) for name, value in feed_of(session, 1).items()}
-    session.run(None, feed)
-    session.run(None, feed)
-
-    assert in_a_request.stages() == ["load", "forward"]
 
 
 def test_an_unawaited_run_is_recorded_as_launch(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,28 +241,6 @@ def test_a_callback_outside_a_request_records_nothing(finished: Finished, feed: 
     assert onnxruntime_session.known_of(session).warm
 
 
-@pytest.mark.since("onnxruntime", "1.30")  # before, it drops the exception
-def test_the_exception_of_a_callback_is_unchanged(
-    in_a_request: Finished, warm: Any, feed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Any] = []
-    done = threading.Event()
-
-    def hook(unraisable: Any) -> None:
-        seen.append(unraisable.exc_value)
-        done.set()
-
-    def callback(*_: Any) -> None:
-        raise LookupError("mine")  # noqa: EM101 - a test
-
-    monkeypatch.setattr(sys, "unraisablehook", hook)
-    warm.run_async(None, feed, callback, None)
-
-    assert done.wait(30)
-    assert [str(error) for error in seen] == ["mine"]
-    assert in_a_request.stages() == ["forward"]
-
-
 def test_an_invalid_callback_is_refused_by_the_library(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         warm.run_async(None, feed, "no function", None)
@@ -356,44 +291,6 @@ def test_a_model_from_bytes_is_named_after_its_graph(in_a_request: Finished, fee
     assert in_a_request.facts()["@model"] == session.get_modelmeta().graph_name
 
 
-def test_no_folder_of_the_host_is_recorded(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
-    warm.run(None, feed)
-
-    assert [mark for mark in in_a_request.marks() if "/" in str(mark)] == []
-
-
-def test_concurrent_requests_on_one_session_never_mix(finished: Finished, warm: Any) -> None:
-    together = threading.Barrier(8)
-
-    def serve(number: int) -> list[Any]:
-        opened = recorder.begin()
-        assert opened is not None
-        marks, token = opened
-        together.wait(30)
-        for _ in range(number):
-            warm.run(None, feed_of(warm, number))
-        recorder.end(token)
-        return marks
-
-    with ThreadPoolExecutor(8) as pool:
-        requests = list(pool.map(serve, range(1, 9)))
-
-    assert finished == recorder.deque()
-    for number, marks in enumerate(requests, 1):
-        assert marks[3::3].count("forward") == number
-        assert {value for key, value in zip(marks[::3], marks[1::3], strict=True) if key == "@batch"} == {number}
-
-
-def test_sessions_can_be_subclassed_and_pickled(in_a_request: Finished, feed: dict[str, Any]) -> None:
-    session = Owned(str(MODEL), providers=["CPUExecutionProvider"])
-    expected = session.run(None, feed)[0]
-    again = pickle.loads(pickle.dumps(session))  # noqa: S301 - our own
-
-    np.testing.assert_array_equal(again.run(None, feed)[0], expected)
-    assert in_a_request.stages() == ["load", "load", "load", "load"]
-    assert [name for name in vars(session) if "stagelens" in name] == []
-
-
 @pytest.mark.parametrize(
     ("path", "name"),
     [
@@ -413,3 +310,148 @@ def test_sessions_can_be_subclassed_and_pickled(in_a_request: Finished, feed: di
 )
 def test_a_model_is_named_after_its_file_or_folder(path: str, name: str) -> None:
     assert onnxruntime_session.model_name(path) == name
+
+
+# Copies between the CPU and a device. No device is here, and this ONNX Runtime has no memory but the CPU's. What says where
+# something is (`device_name`, the provider of a session, the argument of a method) is therefore made to lie; everything else is
+# the real library.
+
+ARRAY = np.zeros([1, 2048], dtype=np.int32)
+
+
+def bound() -> tuple[Any, Any]:
+    """Load the model outside any request; return it with a binding with a bound output."""
+    session = load()
+    binding = session.io_binding()
+    binding.bind_output(session.get_outputs()[0].name)
+    return session, binding
+
+
+@pytest.fixture
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give a function that moves values to a device, by their word; sessions are there from the start."""
+    moved: list[OrtValue] = []
+    monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
+    monkeypatch.setattr(OrtValue, "device_name", lambda self: "cuda" if any(self is one for one in moved) else "cpu")
+    # A value is made on the CPU, whatever device it is asked for.
+    cpu = collection.OrtDevice.make("cpu", 0)
+    monkeypatch.setattr(collection.OrtDevice, "make", staticmethod(lambda *_: cpu))
+    # The same before ONNX Runtime 1.30.
+    library: Any = collection.C
+    monkeypatch.setattr(collection, "get_ort_device_type", lambda *_: library.OrtDevice.cpu())
+    return lambda *values: moved.extend(values)
+
+
+def test_on_the_cpu_nothing_is_copied(in_a_request: Finished) -> None:
+    session, binding = bound()
+    value = OrtValue.ortvalue_from_numpy(ARRAY.copy())
+    value.update_inplace(ARRAY)
+    value.numpy()
+    binding.bind_cpu_input("bytes", ARRAY)
+    binding.bind_ortvalue_input("bytes", value)
+    binding.bind_input("bytes", "cpu", 0, np.int32, ARRAY.shape, ARRAY.ctypes.data)
+    binding.synchronize_inputs()
+    session.run_with_iobinding(binding)
+    binding.synchronize_outputs()
+    binding.copy_outputs_to_cpu()
+
+    assert in_a_request.stages() == ["load"]
+
+
+def test_arrays_are_copied_to_the_device_and_back(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
+    # Kept: the value lies in it, though it was asked for on a device that would have a copy.
+    array = ARRAY.copy()
+    value = OrtValue.ortvalue_from_numpy(array, "cuda", 0)
+    on_cuda(value)
+    value.update_inplace(ARRAY + 1)
+    copied = value.numpy()
+
+    assert in_a_request.stages() == ["h2d", "h2d", "d2h"]
+    np.testing.assert_array_equal(copied, ARRAY + 1)
+
+
+@pytest.mark.since("onnxruntime", "1.26")
+def test_a_value_is_copied_by_numpy(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
+    value = OrtValue.ortvalue_from_numpy(ARRAY)
+    on_cuda(value)
+    copied = np.asarray(value)
+
+    assert in_a_request.stages() == ["d2h"]
+    np.testing.assert_array_equal(copied, ARRAY)
+
+
+@pytest.mark.since("onnxruntime", "1.26")
+def test_a_value_is_copied_from_another(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
+    here, there, other = (OrtValue.ortvalue_from_numpy(ARRAY + number) for number in range(3))
+    on_cuda(there, other)
+    there.update_inplace(here)
+    here.update_inplace(there)
+    there.update_inplace(other)
+    here.update_inplace(here)
+
+    assert in_a_request.stages() == ["h2d", "d2h"]
+
+
+def test_a_binding_copies_inputs_of_other_devices(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
+    session, binding = bound()
+    here, there = OrtValue.ortvalue_from_numpy(ARRAY), OrtValue.ortvalue_from_numpy(ARRAY)
+    on_cuda(there)
+    binding.bind_ortvalue_input("bytes", there)
+    binding.bind_ortvalue_input("bytes", here)
+    binding.bind_input("bytes", "cuda", 0, np.int32, ARRAY.shape, ARRAY.ctypes.data)
+    binding.bind_input("bytes", "cpu", 0, np.int32, ARRAY.shape, ARRAY.ctypes.data)
+    binding.bind_cpu_input("bytes", ARRAY)
+    binding.synchronize_inputs()
+    session.run_with_iobinding(binding)
+    outputs = binding.copy_outputs_to_cpu()
+
+    assert in_a_request.stages() == ["h2d", "h2d", "h2d", "h2d", "load", "d2h"]
+    assert outputs[0].shape[0] == 1
+
+
+def test_waiting_for_the_outputs_is_forward(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
+    session, binding = bound()
+    on_cuda()
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry(onnxruntime_session.ASYNCHRONOUS, "1")
+    binding.bind_cpu_input("bytes", ARRAY)
+    for _ in range(2):
+        session.run_with_iobinding(binding, options)
+        binding.synchronize_outputs()
+
+    assert in_a_request.stages() == ["h2d", "load", "forward", "forward@launch", "forward"]
+
+
+@pytest.mark.parametrize("way", ["array", "value", "memory"])
+def test_a_binding_records_batch_and_shape(in_a_request: Finished, on_cuda: Callable[..., None], way: str) -> None:
+    session, binding = bound()
+    on_cuda()
+    arrays = {batch: np.zeros([batch, 2048], dtype=np.int32) for batch in (1, 3)}
+    for batch in (1, 1, 3, 3):
+        token = records.current.set(None)
+        if way == "array":
+            binding.bind_cpu_input("bytes", arrays[batch])
+        elif way == "value":
+            binding.bind_ortvalue_input(name="bytes", ortvalue=OrtValue.ortvalue_from_numpy(arrays[batch]))
+        else:
+            address = arrays[batch].ctypes.data
+            binding.bind_input("bytes", "cpu", 0, np.int32, list(arrays[batch].shape), buffer_ptr=address)
+        # The output of the run before has its shape.
+        binding.bind_output("target_label")
+        records.current.reset(token)
+        session.run_with_iobinding(binding)
+
+    assert in_a_request.stages() == ["load", "forward", "load", "forward"]
+    assert in_a_request.facts()["@batch"] == 3
+
+
+def test_an_agent_failure_is_reported_once_and_the_copy_runs(
+    in_a_request: Finished, reported: set[str], make_fail: Callable[[Any, str], None]
+) -> None:
+    value = OrtValue.ortvalue_from_numpy(ARRAY)
+    make_fail(OrtValue, "device_name")
+    for _ in range(2):
+        np.testing.assert_array_equal(value.numpy(), ARRAY)
+
+    assert in_a_request.stages() == []
+    assert len(reported) == 1

@@ -1,4 +1,4 @@
-"""ONNX Runtime in real applications that bring their own models: magika, rapidocr and silero-vad."""
+"""ONNX Runtime and PyTorch in real applications that bring their own models: rapidocr and silero-vad."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-import magika
 import numpy as np
 import pytest
 import rapidocr_onnxruntime
@@ -19,6 +18,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
+from stagelens.instrumentors.libraries.torch import TorchInstrumentor
+from tests.instrumentors.libraries.drivers import instrumenting
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -37,35 +38,6 @@ def request() -> Generator[list[Any]]:
     marks, token = opened
     yield marks
     recorder.end(token)
-
-
-def test_magika_is_one_forward(in_a_request: Finished) -> None:
-    classifier = magika.Magika()
-    results = [classifier.identify_bytes(b"import os\nprint(os.name)\n" * 20) for _ in range(2)]
-
-    assert [result.output.label for result in results] == ["python", "python"]
-    assert in_a_request.stages() == ["load", "load", "forward"]
-    assert in_a_request.facts() == {
-        "@model": classifier.get_model_name(),
-        "@device": "cpu",
-        "@provider": "CPUExecutionProvider",
-        "@batch": 1,
-    }
-
-
-def test_magika_takes_64_files_in_one_batch(finished: Finished, tmp_path: Path) -> None:
-    classifier = magika.Magika()
-    paths = [tmp_path / f"secret{number}.py" for number in range(64)]
-    for path in paths:
-        path.write_text("import secrets\n\nprint(secrets.token_hex())\n" * 5)
-    with request() as marks:
-        results = classifier.identify_paths(paths)
-
-    assert {result.output.label for result in results} == {"python"}
-    assert [key for key in marks[3::3] if not key.startswith("@")] == ["load"]
-    assert marks[marks.index("@batch") + 1] == 64
-    assert [mark for mark in marks if "secret" in str(mark)] == []
-    assert list(finished) == []
 
 
 def test_rapidocr_times_match_for_its_three_models(finished: Finished) -> None:
@@ -117,11 +89,18 @@ def text(*lines: str) -> Any:
     return np.asarray(image)
 
 
-def test_silero_processes_a_second_in_31_chunks(in_a_request: Finished) -> None:
-    listen: Any = silero_vad.load_silero_vad(onnx=True)
-    for chunk in torch.zeros(31, 512):
-        listen(chunk, 16000)
+# Torch calls TorchScript deprecated, and the package warns of its number of threads.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("onnx", "cold", "model"), [(True, 1, "silero_vad"), (False, 2, "VADRNNJITMerge")], ids=["onnx", "torch"]
+)
+def test_silero_processes_a_second_in_31_chunks(in_a_request: Finished, onnx: bool, cold: int, model: str) -> None:
+    threads = torch.get_num_threads()
+    listen: Any = Context().run(silero_vad.load_silero_vad, onnx=onnx)
+    torch.set_num_threads(threads)
+    with instrumenting(TorchInstrumentor()):
+        for chunk in torch.zeros(31, 512):
+            listen(chunk, 16000)
 
-    assert Counter(in_a_request.stages()) == {"load": 2, "forward": 30}
-    assert [value for key, value, _ in in_a_request.marks() if key == "@model"] == ["silero_vad"]
-    assert in_a_request.facts()["@batch"] == 1
+    assert Counter(in_a_request.stages()) == {"load": cold, "forward": 31 - cold}
+    assert {value for key, value, _ in in_a_request.marks() if key == "@model"} == {model}
