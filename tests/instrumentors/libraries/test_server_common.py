@@ -24,6 +24,7 @@ from stagelens.instrumentors.records import OPEN, Marks
 
 ARRIVED = 5_000_000_000
 SECOND_NS, MS = 1_000_000_000, 1_000_000
+GET = ["@method", "GET", 0]
 
 
 def test_a_generator_of_a_handler_stays_one_of_its_name() -> None:
@@ -70,13 +71,6 @@ def test_closing_the_stream_of_a_handler_closes_that_of_the_user() -> None:
     asyncio.run(drive())
 
 
-def described(method: str = "GET", traceparent: str = "", forced: str = "", waited_ns: int = 0) -> tuple[Marks, int]:
-    """Return what is known about a request that arrived just now."""
-    marks: Marks = [OPEN, ARRIVED, 0]
-    start = record_request_head(marks, method, traceparent, forced, waited_ns)
-    return marks[3:], start
-
-
 class Without(type):
     """A class of classes whose instances have no hash, and do not say what they have."""
 
@@ -109,31 +103,32 @@ def test_every_callable_object_can_be_timed(called: Any) -> None:
     assert isinstance(made, type(called)) or made.__self__ is called.__self__
 
 
-def test_a_plain_request_has_its_method_only() -> None:
-    assert described() == (["@method", "GET", 0], ARRIVED)
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ({}, GET),
+        *(({"method": method}, ["@method", "_OTHER", 0]) for method in ("BREW", "get", "", "GET /secret")),
+        ({"traceparent": "00-a-b-01"}, [*GET, "@traceparent", "00-a-b-01", 0]),
+        ({"forced": "please"}, [*GET, "@force", 1, 0]),
+        ({"forced": "other"}, GET),
+        ({"waited_ns": 7}, [*GET, "queue", ARRIVED - 7, ARRIVED]),
+    ],
+)
+def test_a_head_is_recorded(monkeypatch: pytest.MonkeyPatch, head: dict[str, Any], expected: Marks) -> None:
+    monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
+    marks: Marks = [OPEN, ARRIVED, 0]
+    defaults: dict[str, Any] = {"method": "GET", "traceparent": "", "forced": "", "waited_ns": 0}
+    start = record_request_head(marks, **defaults | head)
+
+    assert (marks[3:], start) == (expected, ARRIVED - head.get("waited_ns", 0))
 
 
-@pytest.mark.parametrize("method", ["BREW", "get", "", "GET /secret"])
-def test_an_invalid_method_is_not_recorded(method: str) -> None:
-    assert described(method) == (["@method", "_OTHER", 0], ARRIVED)
+def test_a_forced_trace_is_opt_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGELENS_FORCE_TRACE", "")
+    marks: Marks = [OPEN, ARRIVED, 0]
+    record_request_head(marks, "GET", "", "", 0)
 
-
-def test_the_trace_it_came_with_is_a_fact() -> None:
-    assert described(traceparent="00-a-b-01")[0][3:] == ["@traceparent", "00-a-b-01", 0]
-
-
-@pytest.mark.parametrize(("setting", "facts"), [("please", ["@force", 1, 0]), ("other", []), ("", [])])
-def test_a_forced_trace_is_opt_in(monkeypatch: pytest.MonkeyPatch, setting: str, facts: Marks) -> None:
-    monkeypatch.setenv("STAGELENS_FORCE_TRACE", setting)
-
-    assert described(forced="please")[0][3:] == facts
-
-
-def test_a_wait_is_queue_and_moves_the_start_back() -> None:
-    marks, start = described(waited_ns=7)
-
-    assert start == ARRIVED - 7
-    assert marks[3:] == ["queue", ARRIVED - 7, ARRIVED]
+    assert marks[3:] == GET
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI, Response
 
 from stagelens import stage
@@ -22,6 +19,7 @@ from stagelens.instrumentors.libraries.server_reports import parse_server_timing
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.request_marks import read_marks
 from tests.instrumentors.libraries.drivers import instrumenting
+from tests.support.uvicorn_server import uvicorn_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,22 +58,8 @@ def enabled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def url() -> Generator[str]:
-    """Serve the application, on a thread that is in no request."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
-    started = threading.Event()
-    startup = server.startup
-
-    async def announced(*args: Any, **options: Any) -> None:
-        await startup(*args, **options)
-        started.set()
-
-    server.startup = announced  # type: ignore[method-assign]
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-    thread.start()
-    assert started.wait(60)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    with uvicorn_server(app) as url:
+        yield url
 
 
 @pytest.mark.usefixtures("enabled")
@@ -99,18 +83,14 @@ def test_server_timing_is_off_by_default(url: str) -> None:
 
 
 @pytest.mark.usefixtures("enabled", "finished")
-def test_server_timing_metrics_of_the_service_are_preserved(url: str) -> None:
-    headers = httpx.get(f"{url}/theirs", params={"header": THEIRS}, timeout=60).headers
+@pytest.mark.parametrize("theirs", [THEIRS, "queue;dur=5, total;dur=9"])
+def test_server_timing_metrics_of_the_service_are_preserved(url: str, theirs: str) -> None:
+    headers = httpx.get(f"{url}/theirs", params={"header": theirs}, timeout=60).headers
 
-    assert headers.get_list("Server-Timing")[0] == THEIRS
+    # Stages of another server are passed through.
+    assert headers.get_list("Server-Timing")[0] == theirs
+    assert len(headers.get_list("Server-Timing")) == (2 if theirs is THEIRS else 1)
     assert set(parse_server_timing(headers["Server-Timing"])) >= {"total"}
-
-
-@pytest.mark.usefixtures("enabled", "finished")
-def test_stages_of_another_server_are_passed_through(url: str) -> None:
-    headers = httpx.get(f"{url}/theirs", params={"header": "queue;dur=5, total;dur=9"}, timeout=60).headers
-
-    assert headers.get_list("Server-Timing") == ["queue;dur=5, total;dur=9"]
 
 
 @pytest.mark.usefixtures("enabled")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import Response, StreamingResponse
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -25,6 +22,7 @@ from stagelens.instrumentors.agent.recent_durations import MIN_REQUESTS
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.libraries.streams import ResponseStream
 from stagelens.instrumentors.request_marks import read_request
+from tests.support.uvicorn_server import uvicorn_server
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -88,26 +86,6 @@ async def passing(request: Any, call_next: Any) -> Any:
     return await call_next(request)
 
 
-@contextlib.contextmanager
-def served(app: Any) -> Generator[str]:
-    """Serve an application on a thread that is in no request; yield its address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"))
-    started = threading.Event()
-    startup = server.startup
-
-    async def announced(*args: Any, **options: Any) -> None:
-        await startup(*args, **options)
-        started.set()
-
-    server.startup = announced  # type: ignore[method-assign]
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-    thread.start()
-    assert started.wait(60)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
-
-
 @pytest.fixture
 def profiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Profiler]:
     """A profiler whose looks the test takes, and for which each request is slow after a second."""
@@ -138,7 +116,7 @@ def test_a_stream_is_the_work_of_its_handler(
     app.get("/")(lambda: respond(release))
     if has_middleware:
         app.add_middleware(BaseHTTPMiddleware, dispatch=passing)
-    with served(app) as url, httpx.stream("GET", url, timeout=60) as response:
+    with uvicorn_server(app) as url, httpx.stream("GET", url, timeout=60) as response:
         body = response.iter_raw()
         assert next(body).startswith(b": ping")
         until(lambda: release.loop is not None, "the wait for the token")
