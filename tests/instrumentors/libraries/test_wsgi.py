@@ -84,6 +84,23 @@ class Closing:
         self.seen.append(records.current.get())
 
 
+def keeping(made: list[Closing]) -> Callable[[dict[str, Any], Start], Closing]:
+    """Return an application that keeps its body."""
+
+    def application(_: dict[str, Any], start_response: Start) -> Closing:
+        made.append(Closing(start_response))
+        return made[0]
+
+    return application
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    now = [0]
+    monkeypatch.setattr(wsgi, "clock", lambda: now[0])
+    return now
+
+
 @pytest.fixture(autouse=True)
 def instrumented_bodies() -> Iterator[None]:
     """Patch the class as the instrumentor of its framework does."""
@@ -98,25 +115,9 @@ def instrumented_bodies() -> Iterator[None]:
     patches.uninstrument()
 
 
-def test_a_request_ends_with_the_last_part_of_its_body(finished: Finished) -> None:
-    body = call(served(three))
-    parts = [next(body), next(body), next(body)]
-    seen = len(finished)
-    rest = list(body)
-    body.close()
-
-    assert (parts, seen, rest) == ([b"x"] * 3, 0, [])
-    assert [record[3:] for record in finished] == [("__unmatched__", "", 200, "server")]
-
-
 def test_the_request_is_in_the_context_during_each_step_and_never_in_between(finished: Finished) -> None:
     made: list[Closing] = []
-
-    def application(_: dict[str, Any], start_response: Start) -> Closing:
-        made.append(Closing(start_response))
-        return made[0]
-
-    body = call(served(application))
+    body = call(served(keeping(made)))
     outside = [records.current.get()]
     for _ in range(3):
         copy_context().run(next, body)
@@ -132,12 +133,7 @@ def test_the_request_is_in_the_context_during_each_step_and_never_in_between(fin
 
 def test_an_abandoned_body_ends_the_request_once_when_it_is_closed(finished: Finished) -> None:
     made: list[Closing] = []
-
-    def application(_: dict[str, Any], start_response: Start) -> Closing:
-        made.append(Closing(start_response))
-        return made[0]
-
-    body = call(served(application))
+    body = call(served(keeping(made)))
     next(body)
     body.close()
     body.close()
@@ -169,6 +165,7 @@ def test_exceptions_from_every_step_are_unchanged(finished: Finished) -> None:
         next(body)
         body.close()
 
+    list(call(served(lambda *_: [])))
     caught: list[BaseException] = []
     for application, run in ((at_once, list), (later, list), (closing, closed)):
         with pytest.raises(ValueError, match="broken") as error:
@@ -176,19 +173,12 @@ def test_exceptions_from_every_step_are_unchanged(finished: Finished) -> None:
         caught.append(error.value)
 
     assert all(error is broken for error in caught)
-    assert [record[4:6] for record in finished] == [("ValueError", 500), ("ValueError", 200), ("ValueError", 200)]
+    # One that starts no response is an error, too.
+    assert [record[4:6] for record in finished] == [("", 500), *(("ValueError", status) for status in (500, 200, 200))]
     assert records.current.get() is None
 
 
-def test_an_application_that_starts_no_response_is_an_error(finished: Finished) -> None:
-    list(call(served(lambda *_: [])))
-
-    assert finished[0][4:6] == ("", 500)
-
-
-def test_the_time_between_two_parts_is_the_server_writing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0]
-    monkeypatch.setattr(wsgi, "clock", lambda: now[0])
+def test_the_time_between_two_parts_is_the_server_writing(finished: Finished, now: list[int]) -> None:
     body = call(served(three))
     for step in (1_000, 2_000_000, 3_000_000):
         next(body)
@@ -201,10 +191,7 @@ def test_the_time_between_two_parts_is_the_server_writing(finished: Finished, mo
     ]
 
 
-def test_a_stream_has_first_chunk_time_and_longest_gap(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0]
-    monkeypatch.setattr(wsgi, "clock", lambda: now[0])
-
+def test_a_stream_has_first_chunk_time_and_longest_gap(finished: Finished, now: list[int]) -> None:
     def tokens(_: dict[str, Any], start_response: Start) -> Iterator[bytes]:
         ok(start_response)
         for pause, part in ((10, b""), (20, b"a"), (300, b"b"), (4, b"c")):
@@ -298,11 +285,18 @@ def test_a_generator_is_replaced_by_one_that_nobody_can_tell_from_it(finished: F
 
 
 def test_a_body_that_nobody_closes_ends_the_request_when_it_is_freed(finished: Finished) -> None:
-    bodies = [call(served(three)), call(served(lambda _, start_response: Closing(start_response)))]
+    parts = three({}, lambda *_: None)
+    bodies = [
+        call(served(three)),
+        call(served(lambda _, start_response: Closing(start_response))),
+        # A generator that others refer to, which is closed.
+        call(served(lambda *_: parts)),
+    ]
     seen = len(finished)
     bodies.clear()
 
-    assert (seen, len(finished)) == (0, 2)
+    assert (seen, len(finished)) == (0, 3)
+    assert list(parts) == []
 
 
 @pytest.mark.parametrize("outer", [list, iter, Closing.__iter__, lambda body: (part for part in body)])
@@ -310,12 +304,7 @@ def test_a_middleware_around_an_instrumented_application_keeps_its_steps(
     finished: Finished, outer: Callable[[Any], Any]
 ) -> None:
     made: list[Closing] = []
-
-    def inner(_: dict[str, Any], start_response: Start) -> Closing:
-        made.append(Closing(start_response))
-        return made[0]
-
-    body = call(served(lambda *arguments: outer(served(inner)(*arguments))))
+    body = call(served(lambda *arguments: outer(served(keeping(made))(*arguments))))
     parts = list(body)
     made[0].close()
 
@@ -374,14 +363,6 @@ def test_the_input_stream_is_all_that_the_stream_of_the_server_is(finished: Fini
     assert seen[5:] == [True, True, "read", True, "kept", b"ping", "kept", True, True, b"ping"]
     assert closed
     assert finished.stages()[0] == "network"
-
-
-def test_a_generator_that_others_refer_to_is_closed_with_the_body(finished: Finished) -> None:
-    parts = three({}, lambda *_: None)
-    call(served(lambda *_: parts)).close()
-
-    assert list(parts) == []
-    assert len(finished) == 1
 
 
 @pytest.mark.parametrize("checked", [True, False])
