@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import os
 import re
@@ -110,25 +109,6 @@ def test_a_request_in_the_process_is_part_of_the_outer_one(finished: Finished, p
     keys = finished_request(finished)[0][::3]
 
     assert {"@child child", "forward"} <= set(keys)
-
-
-def test_jobs_outside_of_a_request_are_unchanged(finished: Finished, pool: ProcessPoolExecutor) -> None:
-    assert pool.submit(pool_jobs.describe_process).result(60)[2:4] == (False, "")
-    assert not finished
-
-
-def test_concurrent_requests_record_their_own_jobs(finished: Finished, pool: ProcessPoolExecutor) -> None:
-    async def handle(name: str) -> None:
-        async with request(name):
-            await asyncio.get_running_loop().run_in_executor(pool, pool_jobs.square, 2)
-
-    async def serve() -> None:
-        await asyncio.gather(*(handle(f"r{number}") for number in range(8)))
-
-    asyncio.run(serve())
-    found = [[key for key, _, _ in intervals_of(record)] for record in finished]
-
-    assert found == [["queue", "forward"]] * 8
 
 
 def intervals_of(record: Record) -> list[tuple[str, int, int]]:

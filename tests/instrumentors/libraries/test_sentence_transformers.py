@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import wrapt
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.sentence_transformers import SentenceTransformersInstrumentor
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
@@ -120,47 +117,3 @@ def test_a_process_pool_is_not_timed(
     assert embedder.encode(["word1"], pool=pool).shape == (1, 32)
     assert embedder.encode(["word1"], device=["cpu", "cpu"]).shape == (1, 32)
     assert in_a_request.stages() == []
-
-
-def test_an_exception_of_the_library_is_unchanged(embedder: SentenceTransformer, in_a_request: Finished) -> None:
-    with pytest.raises(ValueError, match="batch_size"):
-        embedder.encode("word1", batch_size=0)
-    in_a_request[0][0][3:] = []
-    embedder.encode("word1")
-
-    assert sorted(in_a_request.stages()) == sorted(STAGES)
-
-
-@pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_a_span_around_encode_causes_no_duplicates(
-    embedder: SentenceTransformer, in_a_request: Finished, instrumented: Instrumentor, first: str
-) -> None:
-    spans: list[str] = []
-
-    def wrapper(wrapped: Any, _: Any, args: Any, options: Any) -> Any:
-        spans.append("span")
-        return wrapped(*args, **options)
-
-    if first == "theirs":
-        instrumented.uninstrument()
-    theirs = wrapt.wrap_function_wrapper("sentence_transformers", "SentenceTransformer.encode", wrapper)
-    instrumented.instrument()
-    embedder.encode("word1")
-    instrumented.uninstrument()
-    SentenceTransformer.encode = theirs.__wrapped__  # pyright: ignore[reportAttributeAccessIssue]
-
-    assert spans == ["span"]
-    assert sorted(in_a_request.stages()) == sorted(STAGES)
-
-
-def test_models_can_be_pickled_and_subclassed(embedder: SentenceTransformer, in_a_request: Finished) -> None:
-    class Mine(SentenceTransformer):
-        def encode(self, *args: Any, **options: Any) -> Any:
-            return super().encode(*args, **options)
-
-    mine = Mine(modules=list(pickle.loads(pickle.dumps(embedder))))  # noqa: S301 - our own bytes
-    mine.encode("word1")
-    in_a_request[0][0][3:] = []
-
-    assert mine.encode("word1").shape == (32,)
-    assert sorted(in_a_request.stages()) == sorted(STAGES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import subprocess
 import sys
 from collections.abc import Generator
@@ -12,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import wrapt
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     LlamaForCausalLM,
     Pipeline,
-    PreTrainedTokenizerFast,
     TextStreamer,
     ViTImageProcessor,
     WhisperFeatureExtractor,
@@ -28,7 +24,6 @@ from transformers import (
 
 from stagelens.core.partition import partition
 from stagelens.instrumentors import instrumentor, records
-from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.preprocessing import TokenizersInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, repository_name
 from tests.instrumentors.libraries.drivers import instrumenting
@@ -166,21 +161,13 @@ def test_an_exception_of_the_pipeline_is_unchanged(
 def test_a_pipeline_that_generates_prefills_and_decodes(in_a_request: Finished) -> None:
     write = pipeline("text-generation", model=llama(), tokenizer=tokenizer())
     write("word1", max_new_tokens=1)
-    shares: list[float] = []
-    for _ in range(5):
-        in_a_request[0][0][3:] = []
-        write("word1 word2", max_new_tokens=3)
-        stages = intervals(in_a_request)
-        own = partition(stages, stages[0][1], stages[-1][2])
-        generated = own["prefill"] + own["decode"]
-        shares.append(generated / (generated + own["forward"]))
+    in_a_request[0][0][3:] = []
+    write("word1 word2", max_new_tokens=3)
 
-        # The words are decoded once, or twice before Transformers 5.1.
-        kinds = dict.fromkeys(mark[0] for mark in stages)
-        assert list(kinds) == ["preprocess", "tokenize", "forward", "prefill", "decode", "postprocess"]
-        assert in_a_request.facts()["@tokens_out"] == 3
-    # What the machine does in between may be in one of them.
-    assert max(shares) > 0.5
+    # The words are decoded once, or twice before Transformers 5.1.
+    kinds = dict.fromkeys(mark[0] for mark in intervals(in_a_request))
+    assert list(kinds) == ["preprocess", "tokenize", "forward", "prefill", "decode", "postprocess"]
+    assert in_a_request.facts()["@tokens_out"] == 3
 
 
 @pytest.fixture
@@ -231,14 +218,6 @@ def test_decoding_inside_of_generate_is_no_stage(in_a_request: Finished, capsys:
     assert "postprocess" not in in_a_request.stages()
 
 
-def test_an_exception_of_the_tokenizer_is_unchanged(in_a_request: Finished) -> None:
-    with pytest.raises(ValueError, match="text"):
-        tokenizer()()
-
-    assert in_a_request.stages() == ["tokenize"]
-    assert records.current.get() is in_a_request[0][0]
-
-
 def test_loading_is_one_load(saved: Path, in_a_request: Finished) -> None:
     owners: list[Any] = [AutoModelForCausalLM, AutoTokenizer, AutoConfig, LlamaForCausalLM]
     _, words, config, model = [owner.from_pretrained(saved) for owner in owners]
@@ -271,42 +250,6 @@ def test_setting_up_a_pipeline_is_load(saved: Path, in_a_request: Finished) -> N
 )
 def test_a_model_is_named_by_its_repository(path: str, name: str) -> None:
     assert repository_name(path) == name
-
-
-@pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_a_span_around_the_pipeline_causes_no_duplicates(
-    classify: Any, in_a_request: Finished, instrumented: Instrumentor, first: str
-) -> None:
-    spans: list[str] = []
-
-    def wrapper(wrapped: Any, _: Any, args: Any, options: Any) -> Any:
-        spans.append("span")
-        return wrapped(*args, **options)
-
-    if first == "theirs":
-        instrumented.uninstrument()
-    theirs = wrapt.wrap_function_wrapper("transformers", "TextClassificationPipeline.__call__", wrapper)
-    instrumented.instrument()
-    classify("word1")
-    type(classify).__call__ = theirs.__wrapped__
-
-    assert spans == ["span"]
-    assert sorted(in_a_request.stages()) == ["forward", "postprocess", "preprocess", "tokenize"]
-
-
-def test_patched_classes_can_be_copied_pickled_and_subclassed(in_a_request: Finished) -> None:
-    words: Any = pickle.loads(pickle.dumps(copy.deepcopy(tokenizer())))  # noqa: S301 - our own bytes
-    model = pickle.loads(pickle.dumps(llama()))  # noqa: S301 - our own bytes
-
-    class Mine(PreTrainedTokenizerFast):
-        def __call__(self, *args: Any, **options: Any) -> Any:
-            return super().__call__(*args, **options)
-
-    mine = Mine(tokenizer_object=words.backend_tokenizer)
-    assert mine("word0")["input_ids"] == words("word0")["input_ids"] == [4]
-    assert model.can_generate()
-    assert pickle.loads(pickle.dumps(Pipeline.forward)) is Pipeline.forward  # noqa: S301 - our own bytes
-    assert in_a_request.stages() == ["tokenize", "tokenize"]
 
 
 def test_instrumentation_imports_no_further_modules() -> None:
