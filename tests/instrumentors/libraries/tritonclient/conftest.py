@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stagelens.instrumentors.libraries.tritonclient import statistics
 from tests.support.triton.triton_server import TraceSink, TritonServer, is_installed
-
-
-class Recorded(Protocol):
-    """Record of the only request of `in_a_request`; the class has another name than that of the parent `conftest`."""
-
-    def stages(self) -> list[str]: ...
-
-    def facts(self) -> dict[str, Any]: ...
-
-    def marks(self) -> list[tuple[str, Any, Any]]: ...
 
 
 @pytest.fixture(scope="session")

@@ -208,6 +208,3 @@ def test_the_sum_of_all_calls_equals_the_server_totals(walls: list[int], share: 
     reported = sum(end - start for each in marks for start, end in zip(each[1::3], each[2::3], strict=True))
 
     assert whole - 2 * len(walls) <= reported <= whole + 1
-
-
-# The real server.

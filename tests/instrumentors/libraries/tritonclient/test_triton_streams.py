@@ -21,8 +21,7 @@ from stagelens.instrumentors.libraries import tritonclient as triton_client
 from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
 
 if TYPE_CHECKING:
-    from conftest import Recorded
-
+    from tests.instrumentors.conftest import Finished
     from tests.support.triton.triton_server import TritonServer
 
 grpc: Any = tritonclient.grpc
@@ -53,7 +52,7 @@ class RecordingCallback:
         return [self.parts.get(timeout=30) for _ in range(count)]
 
 
-def check(recorded: Recorded, parts: int) -> None:
+def check(recorded: Finished, parts: int) -> None:
     """Assert that one wait, its first part and its longest gap are recorded."""
     marks = recorded.marks()
     (_, started, arrived) = next(mark for mark in marks if mark[0] == "network")
@@ -68,7 +67,7 @@ def check(recorded: Recorded, parts: int) -> None:
     assert all(0 < gap <= arrived - first for gap in gaps)
 
 
-def test_a_single_complete_response_is_not_a_stream(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+def test_a_single_complete_response_is_not_a_stream(client: Any, in_a_request: Finished, inputs: Any) -> None:
     callback = RecordingCallback()
     client.start_stream(callback)
     client.async_stream_infer("plain", inputs(grpc))
@@ -80,7 +79,7 @@ def test_a_single_complete_response_is_not_a_stream(client: Any, in_a_request: R
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
-def test_a_stream_of_one_request_is_one_wait(parts: int, client: Any, in_a_request: Recorded, inputs: Any) -> None:
+def test_a_stream_of_one_request_is_one_wait(parts: int, client: Any, in_a_request: Finished, inputs: Any) -> None:
     callback = RecordingCallback()
     client.start_stream(callback)
     client.async_stream_infer("stream", inputs(grpc, parts), request_id="a", enable_empty_final_response=True)
@@ -95,7 +94,7 @@ def test_a_stream_of_one_request_is_one_wait(parts: int, client: Any, in_a_reque
 
 
 def test_a_stream_that_does_not_mark_its_end_ends_when_it_is_stopped(
-    client: Any, in_a_request: Recorded, inputs: Any
+    client: Any, in_a_request: Finished, inputs: Any
 ) -> None:
     callback = RecordingCallback()
     client.start_stream(callback)
@@ -181,7 +180,7 @@ def test_threads_that_share_a_stream_exclude_each_other_but_not_during_a_callbac
     assert excluded == [True] * 8
 
 
-def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Finished, inputs: Any) -> None:
     callback = RecordingCallback()
     client.start_stream(callback)
     with pytest.raises(InferenceServerException, match="already running"):
@@ -196,7 +195,7 @@ def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Recorded
     assert failed == ["triton:error", "triton:error"]
 
 
-def test_stream_errors_are_counted(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+def test_stream_errors_are_counted(client: Any, in_a_request: Finished, inputs: Any) -> None:
     callback = RecordingCallback()
     client.start_stream(callback)
     client.async_stream_infer("failing", inputs(grpc))
@@ -213,7 +212,7 @@ def test_stream_errors_are_counted(client: Any, in_a_request: Recorded, inputs: 
 
 def test_an_agent_failure_drops_no_response_part(
     client: Any,
-    in_a_request: Recorded,
+    in_a_request: Finished,
     inputs: Any,
     reported: set[str],
     make_fail: Callable[[Any, str], None],
@@ -245,7 +244,7 @@ def test_calls_that_never_end_are_dropped(client: Any, inputs: Any, monkeypatch:
     assert list(client._stagelens_stream._calls) == ["b", "c"]
 
 
-def test_a_stream_in_a_request_at_its_record_limit_is_read(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+def test_a_stream_in_a_request_at_its_record_limit_is_read(client: Any, in_a_request: Finished, inputs: Any) -> None:
     marks: Any = records.current.get()
     callback = RecordingCallback()
     client.start_stream(callback)
@@ -257,7 +256,7 @@ def test_a_stream_in_a_request_at_its_record_limit_is_read(client: Any, in_a_req
     assert len(in_a_request.marks()) == before
 
 
-def test_a_stream_survives_compaction_of_its_request(in_a_request: Recorded) -> None:
+def test_a_stream_survives_compaction_of_its_request(in_a_request: Finished) -> None:
     marks = records.current.get()
     assert marks is not None
     # The Triton server is not needed for that.
@@ -280,7 +279,7 @@ async def _one(inputs: Any, parts: int, **more: Any) -> AsyncIterator[dict[str, 
     yield {"model_name": "stream", "inputs": inputs(grpc, parts), **more}
 
 
-def test_a_stream_of_asyncio_is_one_wait(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
+def test_a_stream_of_asyncio_is_one_wait(triton: TritonServer, in_a_request: Finished, inputs: Any) -> None:
     async def call() -> list[float]:
         async with grpc_aio.InferenceServerClient(triton.grpc) as client:
             parts = client.stream_infer(_one(inputs, 4, request_id="a"))
@@ -293,7 +292,7 @@ def test_a_stream_of_asyncio_is_one_wait(triton: TritonServer, in_a_request: Rec
 
 
 def test_a_stream_of_asyncio_that_is_cancelled_is_counted(
-    triton: TritonServer, in_a_request: Recorded, inputs: Any
+    triton: TritonServer, in_a_request: Finished, inputs: Any
 ) -> None:
     async def call() -> bool:
         async with grpc_aio.InferenceServerClient(triton.grpc) as client:
@@ -306,7 +305,7 @@ def test_a_stream_of_asyncio_that_is_cancelled_is_counted(
 
 
 def test_an_invalid_asyncio_input_is_refused_by_the_client(
-    triton: TritonServer, in_a_request: Recorded, instrumented: Instrumentor, inputs: Any
+    triton: TritonServer, in_a_request: Finished, instrumented: Instrumentor, inputs: Any
 ) -> None:
     async def wrong() -> AsyncIterator[Any]:
         yield inputs
@@ -331,7 +330,7 @@ def test_an_invalid_asyncio_input_is_refused_by_the_client(
 
 
 def test_an_asyncio_stream_accepts_every_client_input(
-    triton: TritonServer, in_a_request: Recorded, inputs: Any, monkeypatch: pytest.MonkeyPatch, reported: set[str]
+    triton: TritonServer, in_a_request: Finished, inputs: Any, monkeypatch: pytest.MonkeyPatch, reported: set[str]
 ) -> None:
     failed = asyncio.Event()
     results: list[tuple[Any, Any]] = []

@@ -27,8 +27,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, calls
 
 if TYPE_CHECKING:
-    from conftest import Recorded
-
+    from tests.instrumentors.conftest import Finished
     from tests.support.triton.triton_server import TraceSink, TritonServer
 
 http: Any = tritonclient.http
@@ -46,30 +45,31 @@ Call = Callable[..., Any]
 ATTEMPTS = 5
 
 
-def by_http(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
-    with http.InferenceServerClient(triton.http) as client:
-        return client.infer(model, inputs(http), **options).as_numpy("OUT")
+def blocking(library: Any) -> Call:
+    def call(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
+        with library.InferenceServerClient(address(triton, library)) as client:
+            return client.infer(model, inputs(library), **options).as_numpy("OUT")
+
+    return call
 
 
-def by_grpc(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
-    with grpc.InferenceServerClient(triton.grpc) as client:
-        return client.infer(model, inputs(grpc), **options).as_numpy("OUT")
+def awaited(tasks: Any, library: Any) -> Call:
+    def call(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
+        async def infer() -> Any:
+            async with tasks.InferenceServerClient(address(triton, library)) as client:
+                return (await client.infer(model, inputs(library), **options)).as_numpy("OUT")
+
+        return asyncio.run(infer())
+
+    return call
 
 
-def by_http_aio(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
-    async def call() -> Any:
-        async with http_aio.InferenceServerClient(triton.http) as client:
-            return (await client.infer(model, inputs(http), **options)).as_numpy("OUT")
-
-    return asyncio.run(call())
+def address(triton: TritonServer, library: Any) -> str:
+    return triton.http if library is http else triton.grpc
 
 
-def by_grpc_aio(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
-    async def call() -> Any:
-        async with grpc_aio.InferenceServerClient(triton.grpc) as client:
-            return (await client.infer(model, inputs(grpc), **options)).as_numpy("OUT")
-
-    return asyncio.run(call())
+by_http, by_grpc = blocking(http), blocking(grpc)
+by_http_aio, by_grpc_aio = awaited(http_aio, http), awaited(grpc_aio, grpc)
 
 
 def by_http_async_infer(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
@@ -106,7 +106,7 @@ every_way = pytest.mark.parametrize("call", WAYS.values(), ids=WAYS.keys())
 
 @every_way
 def test_a_call_is_serialize_around_one_wait(
-    call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
+    call: Call, triton: TritonServer, in_a_request: Finished, inputs: Any
 ) -> None:
     np.testing.assert_array_equal(call(triton, "plain", inputs, model_version="1"), [2, 4, 6])
 
@@ -125,7 +125,7 @@ def test_a_call_is_serialize_around_one_wait(
 
 @every_way
 def test_the_server_continues_our_trace(
-    call: Call, triton: TritonServer, traces: TraceSink, in_a_request: Recorded, inputs: Any
+    call: Call, triton: TritonServer, traces: TraceSink, in_a_request: Finished, inputs: Any
 ) -> None:
     spans: list[dict[str, Any]] = []
     for _ in range(ATTEMPTS):
@@ -144,7 +144,7 @@ def test_the_server_continues_our_trace(
 
 @every_way
 def test_a_traceparent_of_the_user_is_preserved(
-    call: Call, triton: TritonServer, traces: TraceSink, in_a_request: Recorded, inputs: Any
+    call: Call, triton: TritonServer, traces: TraceSink, in_a_request: Finished, inputs: Any
 ) -> None:
     spans: list[dict[str, Any]] = []
     for attempt in range(ATTEMPTS):
@@ -161,7 +161,7 @@ def test_a_traceparent_of_the_user_is_preserved(
     assert "@trace" not in in_a_request.facts()
 
 
-def test_headers_can_be_positional(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
+def test_headers_can_be_positional(triton: TritonServer, in_a_request: Finished, inputs: Any) -> None:
     headers: dict[str, str] = {}
     with http.InferenceServerClient(triton.http) as client:
         handle = client.async_infer("plain", inputs(http), "", None, "", 0, False, False, 0, None, headers)
@@ -181,7 +181,7 @@ def test_the_plugin_of_the_user_stays_registered(library: Any, triton: TritonSer
             request.headers["x-mine"] = "1"
             seen.append(dict(request.headers))
 
-    with library.InferenceServerClient(triton.http if library is http else triton.grpc) as client:
+    with library.InferenceServerClient(address(triton, library)) as client:
         client.register_plugin(Plugin())
         client.infer("plain", inputs(library))
 
@@ -191,7 +191,7 @@ def test_the_plugin_of_the_user_stays_registered(library: Any, triton: TritonSer
 @every_way
 @pytest.mark.parametrize("model", ["failing", "missing"])
 def test_an_error_of_the_server_is_counted_and_raised(
-    call: Call, model: str, triton: TritonServer, in_a_request: Recorded, inputs: Any
+    call: Call, model: str, triton: TritonServer, in_a_request: Finished, inputs: Any
 ) -> None:
     with pytest.raises(InferenceServerException):
         call(triton, model, inputs)
@@ -229,7 +229,7 @@ def test_a_full_queue_is_a_rejected_call(call: Call, triton: TritonServer, finis
     assert set(outcomes) == {"", "triton:rejected"}
 
 
-def test_a_call_that_takes_too_long_is_a_timeout(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
+def test_a_call_that_takes_too_long_is_a_timeout(triton: TritonServer, in_a_request: Finished, inputs: Any) -> None:
     with triton.hanging():
         with http.InferenceServerClient(triton.http, network_timeout=0.01) as client, pytest.raises(TimeoutError):
             client.infer("plain", inputs(http))
@@ -244,7 +244,7 @@ def test_a_call_that_takes_too_long_is_a_timeout(triton: TritonServer, in_a_requ
     assert failed == ["triton:timeout"] * 3
 
 
-def test_an_abandoned_call_is_cancelled(triton: TritonServer, in_a_request: Recorded, inputs: Any, until: Any) -> None:
+def test_an_abandoned_call_is_cancelled(triton: TritonServer, in_a_request: Finished, inputs: Any, until: Any) -> None:
     async def give_up(client: Any, library: Any) -> None:
         task = asyncio.create_task(client.infer("plain", inputs(library)))
         await asyncio.sleep(0.005)
@@ -269,7 +269,7 @@ def test_an_abandoned_call_is_cancelled(triton: TritonServer, in_a_request: Reco
     assert failed == ["triton:cancelled"] * 3
 
 
-def test_no_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
+def test_no_server_is_an_error(in_a_request: Finished, inputs: Any) -> None:
     with http.InferenceServerClient("127.0.0.1:1") as client:
         with pytest.raises(ConnectionRefusedError):
             client.infer("plain", inputs(http))
@@ -282,7 +282,7 @@ def test_no_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
 
 @every_way
 def test_client_side_refusals_are_unchanged(
-    call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
+    call: Call, triton: TritonServer, in_a_request: Finished, inputs: Any
 ) -> None:
     # The HTTP client for asyncio has forgotten to import what it wants to raise.
     with pytest.raises((InferenceServerException, NameError), match=r"must be a string|raise_error"):
@@ -297,7 +297,7 @@ def test_client_side_refusals_are_unchanged(
 
 @every_way
 def test_a_request_at_its_record_limit_is_served(
-    call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
+    call: Call, triton: TritonServer, in_a_request: Finished, inputs: Any
 ) -> None:
     marks: Any = records.current.get()
     marks.extend(("forward", 0, 0) * (records.MAX_MARKS // 3))
@@ -326,13 +326,13 @@ def unregistered(client: Any) -> bool:
 
 @pytest.mark.parametrize("library", [http, grpc], ids=["http", "grpc"])
 def test_copies_of_shared_memory_are_serialize(
-    library: Any, triton: TritonServer, in_a_request: Recorded, until: Any
+    library: Any, triton: TritonServer, in_a_request: Finished, until: Any
 ) -> None:
     values = np.array([1, 2, 3], np.float32)
     # There is one space of names for all processes.
     key = f"/stagelens_{os.getpid()}_{library.__name__}"
     region = shared_memory.create_shared_memory_region("mine", key, values.nbytes * 2)
-    with library.InferenceServerClient(triton.http if library is http else triton.grpc) as client:
+    with library.InferenceServerClient(address(triton, library)) as client:
         client.register_system_shared_memory("mine", key, values.nbytes * 2)
         try:
             shared_memory.set_shared_memory_region(region, [values])
@@ -354,7 +354,7 @@ def test_copies_of_shared_memory_are_serialize(
 def test_an_agent_failure_is_logged_once_and_the_result_is_returned(  # noqa: PLR0917 - fixtures
     call: Call,
     triton: TritonServer,
-    in_a_request: Recorded,
+    in_a_request: Finished,
     inputs: Any,
     reported: set[str],
     make_fail: Callable[[Any, str], None],
@@ -371,7 +371,7 @@ def test_an_agent_failure_is_logged_once_and_the_result_is_returned(  # noqa: PL
     assert records.current.get() is not None
 
 
-def test_no_payload_and_no_header_is_recorded(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
+def test_no_payload_and_no_header_is_recorded(triton: TritonServer, in_a_request: Finished, inputs: Any) -> None:
     with http.InferenceServerClient(triton.http) as client:
         client.infer(
             "plain",
@@ -388,7 +388,7 @@ def test_no_payload_and_no_header_is_recorded(triton: TritonServer, in_a_request
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_opentelemetry_grpc_and_aiohttp_cause_no_duplicates(
     triton: TritonServer,
-    in_a_request: Recorded,
+    in_a_request: Finished,
     instrumented: Instrumentor,
     inputs: Any,
     exported: Any,
@@ -420,7 +420,7 @@ def test_opentelemetry_grpc_and_aiohttp_cause_no_duplicates(
 
 @every_way
 def test_stagelens_client_modules_do_not_count_the_wait_twice(
-    call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
+    call: Call, triton: TritonServer, in_a_request: Finished, inputs: Any
 ) -> None:
     ours: list[Instrumentor] = [
         library.load()() for library in LIBRARIES if library.trigger in ("aiohttp", "grpc", "threading", "urllib3")
@@ -437,7 +437,7 @@ def test_stagelens_client_modules_do_not_count_the_wait_twice(
     assert set(in_a_request.stages()) == {"serialize", "network"}
 
 
-def test_exiting_in_another_context_does_nothing(in_a_request: Recorded) -> None:
+def test_exiting_in_another_context_does_nothing(in_a_request: Finished) -> None:
     marks: Any = records.current.get()
     tokens = contextvars.copy_context().run(calls.enter, calls.Call(marks, None, "m", ""))
     calls.leave(tokens)
