@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Generator
 from importlib import import_module
@@ -27,9 +26,9 @@ from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.llama_cpp import LlamaCppInstrumentor
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.loads import loads
+from tests.instrumentors.conftest import Service
 from tests.instrumentors.libraries.drivers import instrumenting
 from tests.instrumentors.libraries.models.beside import BYTE, NORMAL, SPECIAL, beside, write_llama
-from tests.support.ports import free_port
 from tests.support.slow_replicas import wait_until_up
 
 if TYPE_CHECKING:
@@ -84,42 +83,20 @@ def llama(path: Path) -> Generator[Any]:
     model.close()
 
 
-def complete(llama: Any, *, stream: bool) -> list[Any]:
-    result = llama.create_completion(PROMPT, stream=stream, **OPTIONS)
+CALLS: dict[str, Callable[[Any, bool], Any]] = {
+    "complete": lambda llama, stream: llama.create_completion(PROMPT, stream=stream, **OPTIONS),
+    "call": lambda llama, stream: llama(PROMPT, stream=stream, **OPTIONS),
+    "chat": lambda llama, stream: llama.create_chat_completion(MESSAGES, stream=stream, **OPTIONS),
+}
+GENERATIONS = [*itertools.product(CALLS, [False, True]), ("generate", True)]
+
+
+def run(llama: Any, call: str, *, stream: bool) -> list[Any]:
+    """Return the parts of a response, or the tokens of `generate`."""
+    if call == "generate":
+        return list(itertools.islice(llama.generate(llama.tokenize(PROMPT.encode()), temp=0), TOKENS))
+    result = CALLS[call](llama, stream)
     return list(result) if stream else [result]
-
-
-def chat(llama: Any, *, stream: bool) -> list[Any]:
-    """Return the parts of a response to a message."""
-    result = llama.create_chat_completion(MESSAGES, stream=stream, **OPTIONS)
-    return list(result) if stream else [result]
-
-
-def call(llama: Any, *, stream: bool) -> list[Any]:
-    """Return the parts of a completion of the call of the model."""
-    result = llama(PROMPT, stream=stream, **OPTIONS)
-    return list(result) if stream else [result]
-
-
-def generate(llama: Any, *, stream: bool) -> list[int]:
-    assert stream
-    tokens: list[int] = []
-    for token in llama.generate(llama.tokenize(PROMPT.encode()), temp=0):
-        tokens.append(token)
-        if len(tokens) == TOKENS:
-            break
-    return tokens
-
-
-GENERATIONS = [
-    (complete, False),
-    (complete, True),
-    (call, False),
-    (call, True),
-    (chat, False),
-    (chat, True),
-    (generate, True),
-]
 
 
 def stages_of(finished: Finished) -> list[str]:
@@ -137,10 +114,10 @@ def test_the_creation_of_a_model_is_a_load(path: Path, finished: Finished) -> No
     assert {each.model for each in loads.take()} == {"tiny"}
 
 
-@pytest.mark.parametrize(("run", "stream"), GENERATIONS)
-def test_a_generation_is_prefill_and_decode(llama: Any, finished: Finished, run: Any, stream: bool) -> None:
+@pytest.mark.parametrize(("call", "stream"), GENERATIONS)
+def test_a_generation_is_prefill_and_decode(llama: Any, finished: Finished, call: str, stream: bool) -> None:
     with request("generate"):
-        parts = run(llama, stream=stream)
+        parts = run(llama, call, stream=stream)
     assert stages_of(finished) == ["prefill", "decode"]
     facts = finished.facts()
     assert facts["@model"] == "tiny"
@@ -155,7 +132,7 @@ def test_a_generation_is_prefill_and_decode(llama: Any, finished: Finished, run:
 
     LlamaCppInstrumentor().uninstrument()
     with request("generate"):
-        again = run(llama, stream=stream)
+        again = run(llama, call, stream=stream)
     assert finished.stages() == []
     assert texts(again) == texts(parts)
 
@@ -229,16 +206,14 @@ def test_a_streamed_response_of_a_server_is_one_request(llama: Any, finished: Fi
 @pytest.fixture
 def server(path: Path, sink: Any) -> Generator[str]:
     """Run the server of the library under the agent; give its URL."""
-    port = str(free_port())
-    python = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-m", "llama_cpp.server"]
-    options = ["--model", str(path), "--port", port, "--host", "127.0.0.1", "--n_ctx", str(CONTEXT)]
+    options = ["--model", str(path), "--port", "{port}", "--host", "127.0.0.1", "--n_ctx", str(CONTEXT)]
     env = sink.environment()
     env["PYTHONPATH"] = os.pathsep.join((str(FOLDER), env["PYTHONPATH"]))
-    with subprocess.Popen([*python, *options], env=env) as process:
-        url = f"http://127.0.0.1:{port}"
-        wait_until_up(f"{url}/v1/models")
-        yield url
-        process.terminate()
+    service = Service("-m", "llama_cpp.server", *options, env=env)
+    url = f"http://127.0.0.1:{service.port}"
+    wait_until_up(f"{url}/v1/models")
+    yield url
+    service.stop()
 
 
 @pytest.mark.parametrize(
@@ -316,9 +291,9 @@ def test_an_embedding_is_a_forward(path: Path, finished: Finished) -> None:
     llama.close()
 
 
-@pytest.mark.parametrize(("run", "stream"), GENERATIONS)
-def test_a_generation_is_one_request_of_a_script(llama: Any, script: Finished, run: Any, stream: bool) -> None:
-    run(llama, stream=stream)
+@pytest.mark.parametrize(("call", "stream"), GENERATIONS)
+def test_a_generation_is_one_request_of_a_script(llama: Any, script: Finished, call: str, stream: bool) -> None:
+    run(llama, call, stream=stream)
 
     assert [(record[3], record[4], record[6]) for record in script] == [("tiny", "", "internal")]
     assert stages_of(script) == ["prefill", "decode"]
