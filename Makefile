@@ -55,7 +55,7 @@ test-oldest: $(VENV)/stacks-$(INSTALL) triton oldest oldest-sdk ## the tests of 
 	@$(OLDEST) --tier first $(AT) $(addprefix --ignore-glob=*/,batchers servers tritonclient test_torch* test_process_pools.py \
 	  test_template.py test_server_common.py test_server_timing.py test_garbage.py test_client_common_lines.py) \
 	  -k 'not compil and not order_of_imports and not imports_no_further and not imported_later'
-	@$(OLDEST) --tier stacks $(AT)/tritonclient/test_tritonclient.py '$(AT)/servers/test_gunicorn_workers.py::test_every_worker_reports_all_requests_once[gevent-]'
+	@$(OLDEST) --tier stacks $(AT)/tritonclient/test_tritonclient.py '$(AT)/servers/test_server_processes.py::test_every_worker_reports_all_requests_once[gevent-]'
 	@PYTHONPATH=$(CURDIR)/$(VENV)/oldest-sdk $(PYTEST) -W ignore --tier first tests/instrumentors/export
 
 # The agent runs in the Python of the service.
