@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from tests.support.ports import free_port
+from tests.instrumentors.conftest import Service
 
 HERE = Path(__file__).parent
 STAGE = "stagelens.stage."
@@ -134,26 +131,16 @@ def running(part: str, sink: Any, arguments: Sequence[str], ready: str, **variab
     installed = HERE.parents[3] / ".venv" / part
     if not installed.exists() and not os.environ.get("CI"):
         pytest.skip(f"no {part}; `make {part}` installs it, and `make test-stacks` does")
-    port = str(free_port())
-    python = [sys.executable, "-m", "stagelens", "run", "--", sys.executable]
     path = os.pathsep.join(filter(None, (str(installed), str(HERE), os.environ.get("PYTHONPATH"))))
-    env = sink.environment(PYTHONPATH=path, **variables)
-    command = [*python, *(argument.replace("PORT", port) for argument in arguments)]
-    with subprocess.Popen(command, env=env, cwd=HERE, start_new_session=True) as process:
-        try:
-            while process.poll() is None and not _is_up(f"http://127.0.0.1:{port}{ready}"):
-                threading.Event().wait(0.1)
-
-            assert process.poll() is None
-
-            yield Server(f"http://127.0.0.1:{port}", sink)
-        finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            # All it has started.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    service = Service(*arguments, env=sink.environment(PYTHONPATH=path, **variables), cwd=HERE)
+    url = f"http://127.0.0.1:{service.port}"
+    try:
+        while not _is_up(url + ready):
+            assert service.process.poll() is None, service.log()
+            threading.Event().wait(0.1)
+        yield Server(url, sink)
+    finally:
+        service.stop()
 
 
 def _is_up(url: str) -> bool:

@@ -18,7 +18,7 @@ CALLS = 6
 def test_calls_have_separate_waits_and_the_stages_of_their_batch(serving: Callable[..., Any], tmp_path: Path) -> None:
     server = serving(
         "bentoml",
-        ["-m", "bentoml", "serve", "served_by_bentoml_batches:Model", "--host", "127.0.0.1", "--port", "PORT"],
+        ["-m", "bentoml", "serve", "served_by_bentoml_batches:Model", "--host", "127.0.0.1", "--port", "{port}"],
         "/readyz",
         BENTOML_HOME=str(tmp_path),
         BENTOML_DO_NOT_TRACK="True",

@@ -27,7 +27,7 @@ def call(server: Any, name: str, number: float) -> str:
 
 
 def test_an_event_is_a_request(serving: Callable[..., Any], until: Callable[[Callable[[], object], str], None]) -> None:
-    server = serving("gradio", ["served_by_gradio.py", "PORT"], "/", GRADIO_ANALYTICS_ENABLED="False")
+    server = serving("gradio", ["served_by_gradio.py", "{port}"], "/", GRADIO_ANALYTICS_ENABLED="False")
     assert call(server, "double", 2) == "[4]"
     assert call(server, "triple", 2) == "[6]"
     assert call(server, "count", 3) == "[3]"

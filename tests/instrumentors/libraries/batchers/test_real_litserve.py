@@ -15,7 +15,7 @@ pytestmark = pytest.mark.stacks
 @pytest.mark.parametrize("queue", ["mp", "zmq"])
 def test_requests_have_separate_waits_and_worker_stages(serving: Callable[..., Any], queue: str) -> None:
     fast = ["--fast"] if queue == "zmq" else []
-    server = serving("litserve", ["served_by_litserve.py", "PORT", *fast], "/health")
+    server = serving("litserve", ["served_by_litserve.py", "{port}", *fast], "/health")
     responses, spans = server.send_requests("/one", [{"input": number} for number in (1, -1)])
 
     assert responses == [{"output": 2}, None]
@@ -33,7 +33,7 @@ def test_requests_have_separate_waits_and_worker_stages(serving: Callable[..., A
 
 
 def test_openai_spec_requests_have_separate_waits_and_stages(serving: Callable[..., Any]) -> None:
-    server = serving("litserve", ["served_by_litserve.py", "PORT", "--openai"], "/health")
+    server = serving("litserve", ["served_by_litserve.py", "{port}", "--openai"], "/health")
     bodies = [{"model": "m", "messages": [{"role": "user", "content": name}]} for name in ("Ada", "Bob")]
     responses, spans = server.send_requests("/v1/chat/completions", bodies)
     contents = [response and response["choices"][0]["message"]["content"] for response in responses]

@@ -22,7 +22,7 @@ ENVIRONMENT = {
 def test_a_handle_call_is_assigned_its_batch(
     serving: Callable[..., Any], until: Callable[[Callable[[], object], str], None]
 ) -> None:
-    server = serving("ray", ["served_by_ray.py", "PORT"], "/double", **ENVIRONMENT)
+    server = serving("ray", ["served_by_ray.py", "{port}"], "/double", **ENVIRONMENT)
 
     def nested_requests(span: dict[str, Any]) -> list[dict[str, Any]]:
         return [inner for inner in server.requests() if inner["parentSpanId"] == span["spanId"]]
