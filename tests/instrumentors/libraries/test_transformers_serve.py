@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Generator
@@ -22,9 +21,9 @@ from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.openai import OpenAIInstrumentor
 from stagelens.instrumentors.request_marks import read_marks
+from tests.instrumentors.conftest import Service
 from tests.instrumentors.libraries.drivers import instrumenting
 from tests.instrumentors.libraries.tiny_models import llama, tokenizer
-from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -41,7 +40,6 @@ def call_results(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str
     folder = tmp_path_factory.mktemp("serve")
     llama().save_pretrained(folder / "tiny")
     tokenizer().save_pretrained(folder / "tiny")
-    port = free_port()
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "STAGELENS_"))},
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1",
@@ -50,33 +48,26 @@ def call_results(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str
         "HF_HOME": str(folder),
         "OMP_NUM_THREADS": "1",
     }
-    serve = [str(Path(sys.executable).parent / "transformers"), "serve", "--device", "cpu", "--port", str(port)]
-    with (folder / "output").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "stagelens", "run", "--", *serve, str(folder / "tiny")],
-            env=environment,
-            stdout=output,
-            stderr=output,
-        )
+    command = (str(Path(sys.executable).parent / "transformers"), "serve", "--device", "cpu", "--port", "{port}")
+    service = Service(*command, str(folder / "tiny"), env=environment)
     try:
-        _wait(process, port, folder / "output")
+        _wait(service)
         messages = [{"role": "user", "content": "word1 word2 word3"}]
         yield {
-            "base_url": f"http://127.0.0.1:{port}/v1",
+            "base_url": f"http://127.0.0.1:{service.port}/v1",
             "call": {"model": str(folder / "tiny"), "messages": messages, "max_tokens": TOKENS},
         }
     finally:
-        process.kill()
-        process.wait()
+        service.stop()
 
 
-def _wait(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
+def _wait(service: Service) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
-        with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)):
+        with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", service.port)):
             return
-        assert process.poll() is None, output.read_text()
-        assert time.monotonic() < deadline, output.read_text()
+        assert service.process.poll() is None, service.log()
+        assert time.monotonic() < deadline, service.log()
         time.sleep(0.1)
 
 
