@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -91,6 +92,14 @@ def script(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
     return finished
 
 
+def record(
+    *triples: Iterable[Any], start: int = 0, end: int = 10_000_000, route: str = "/predict", **changes: Any
+) -> records.Record:
+    marks: list[Any] = [records.CLOSED, start, 0, *itertools.chain.from_iterable(triples)]
+    fields = {"error_type": "", "http_status": 200, "kind": "server", **changes}
+    return (marks, start, end, route, *fields.values())  # pyright: ignore[reportReturnType] - the order of the dictionary
+
+
 def trace_of(record: records.Record) -> Trace:
     dimensions = dimensions_of(read_marks(record[0]).facts, record[3])
     return build_trace(RetainedRequest(record, "forced", dimensions, set()))
@@ -151,12 +160,20 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return places
 
 
+@contextlib.contextmanager
+def using(*instrumentors: Instrumentor) -> Generator[None]:
+    with contextlib.ExitStack() as stack:
+        for module in instrumentors:
+            module.instrument()
+            stack.callback(module.uninstrument)
+        yield
+
+
 @pytest.fixture
 def instrumented(request: pytest.FixtureRequest) -> Generator[Instrumentor]:
     module: Instrumentor = request.module.INSTRUMENTOR()
-    module.instrument()
-    yield module
-    module.uninstrument()
+    with using(module):
+        yield module
 
 
 class Sink:
@@ -295,7 +312,7 @@ def serve(sink: Sink) -> Generator[Callable[..., Service]]:
         yield start
 
 
-def until(condition: Callable[[], object], what: str) -> None:
+def until(condition: Callable[[], object], what: str = "what the test expects") -> None:
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, f"waited a minute for {what}"
@@ -304,5 +321,4 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 @pytest.fixture(name="until")
 def until_fixture() -> Callable[[Callable[[], object], str], None]:
-    """Give tests `until`: a conftest cannot be imported."""
     return until

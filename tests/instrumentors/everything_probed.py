@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import collections
-import configparser
 import contextlib
-import fractions
-import functools
 import gc
+import importlib
 import json
-import json.decoder
-import json.encoder
-import string
 import sys
-import textwrap
 import types
-import typing
 import unittest
 from collections.abc import Iterator
 from typing import Any
 
 from stagelens.instrumentors.probes import Probe, can_be_probed, probed
 
-MODULES = (
-    *(
-        argparse,
-        configparser,
-        contextlib,
-        fractions,
-        functools,
-        json,
-        json.decoder,
-        json.encoder,
-        string,
-        textwrap,
-        typing,
-    ),
-)
-TESTS = tuple(
-    f"test.test_{name}"
-    for name in [
-        "argparse",
-        "configparser",
-        "contextlib",
-        "contextlib_async",
-        "fractions",
-        "functools",
-        "json",
-        "string",
-        "textwrap",
-        "typing",
-    ]
-)
+NAMES = ["argparse", "configparser", "contextlib", "fractions", "functools", "json", "string", "textwrap", "typing"]
+MODULES = [importlib.import_module(name) for name in (*NAMES, "json.decoder", "json.encoder")]
+TESTS = [f"test.test_{name}" for name in (*NAMES, "contextlib_async")]
 counts: collections.Counter[str] = collections.Counter()
 
 

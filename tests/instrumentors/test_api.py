@@ -7,7 +7,7 @@ import inspect
 import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +15,7 @@ import stagelens
 from stagelens.core.partition import partition
 from stagelens.core.stages import OVERHEAD
 from stagelens.instrumentors import records
-
-if TYPE_CHECKING:
-    from conftest import Finished
+from tests.instrumentors.conftest import Finished
 
 
 def breakdown(record: records.Record) -> dict[str, int]:
@@ -115,15 +113,6 @@ def test_decorated_functions_preserve_their_metadata() -> None:
     assert str(inspect.signature(generator)) == "(count: 'int') -> 'Generator[int, int, str]'"
 
 
-def test_a_decorated_function_and_coroutine_are_timed(finished: Finished) -> None:
-    @stagelens.request("doubling")
-    async def handle() -> int:
-        return plain(2) + await coroutine(3)
-
-    assert asyncio.run(handle()) == 10
-    assert finished.stages() == ["forward", "forward"]
-
-
 def test_a_decorated_generator_is_timed_step_by_step(finished: Finished) -> None:
     @stagelens.request("stream")
     def handle() -> Generator[int, int, str]:
@@ -177,33 +166,22 @@ def test_a_timed_generator_keeps_nothing_of_what_goes_through() -> None:
                 assert end() is None
 
 
-def test_an_abandoned_generator_finishes_its_request_without_an_error(finished: Finished) -> None:
-    stream = stagelens.request("stream")(generator)(5)
-    next(stream)
-    stream.close()
-
-    assert [record[4] for record in finished] == [""]
-
-
 def test_an_exception_thrown_into_a_generator_reaches_it(finished: Finished) -> None:
-    seen: list[str] = []
-
     @stagelens.request("stream")
     @stagelens.stage("forward")
     def stream() -> Generator[int]:
-        try:
+        with pytest.raises(LookupError):
             yield 1
-        except LookupError:
-            seen.append("thrown")
-            raise
+        yield 2
+        yield 3
 
     running = stream()
     next(running)
-    with pytest.raises(LookupError):
-        running.throw(LookupError())
 
-    assert seen == ["thrown"]
-    assert finished[0][4] == "LookupError"
+    assert running.throw(LookupError()) == 2
+    with pytest.raises(KeyError):
+        running.throw(KeyError())
+    assert finished[0][4] == "KeyError"
 
 
 def test_an_async_generator_is_timed_step_by_step(finished: Finished) -> None:

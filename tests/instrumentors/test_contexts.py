@@ -9,7 +9,7 @@ import itertools
 import threading
 from collections.abc import AsyncGenerator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from stagelens.instrumentors import records
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
-
-if TYPE_CHECKING:
-    from conftest import Finished
+from tests.instrumentors.conftest import Finished
 
 INSTRUMENTOR = ExecutorInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
@@ -35,10 +33,6 @@ def stages(finished: Finished) -> dict[str, list[str]]:
         route: [key for key in marks[3::3] if key[0] != "@" and not key.startswith("queue")]
         for marks, _, _, route, *_ in finished
     }
-
-
-def nothing() -> None:
-    """Do nothing."""
 
 
 def program(parts: st.SearchStrategy[list[Step]]) -> st.SearchStrategy[list[Step]]:
@@ -163,37 +157,12 @@ def test_a_recursive_stage_has_an_interval_per_call(finished: Finished) -> None:
         await asyncio.sleep(0)
         return 0 if number == 0 else await countdown(number - 1)
 
-    async def handle() -> None:
-        async with request("recursive"):
-            assert factorial(5) == 120
-            assert await countdown(3) == 0
-
-    asyncio.run(handle())
+    with request("recursive"):
+        assert (factorial(5), asyncio.run(countdown(3))) == (120, 0)
     marks = finished.marks()[2:]
 
     assert finished.stages() == ["forward"] * 6 + ["rerank"] * 4
     assert all(outer[1] <= inner[1] <= inner[2] <= outer[2] for inner, outer in itertools.pairwise(marks[:6]))
-
-
-def test_a_worker_task_of_an_earlier_request_serves_later_ones(finished: Finished) -> None:
-    async def work(jobs: asyncio.Queue[asyncio.Event]) -> None:
-        while True:
-            job = await jobs.get()
-            with request("job"), stage("forward"):
-                job.set()
-
-    async def serve() -> None:
-        jobs, done = asyncio.Queue[asyncio.Event](), asyncio.Event()
-        async with request("first"):
-            worker = asyncio.create_task(work(jobs))
-            await asyncio.sleep(0)
-        jobs.put_nowait(done)
-        await done.wait()
-        worker.cancel()
-
-    asyncio.run(serve())
-
-    assert stages(finished) == {"first": [], "job": ["forward"]}
 
 
 def test_a_stage_may_end_in_another_thread_and_context(finished: Finished) -> None:
@@ -273,22 +242,6 @@ def test_an_abandoned_async_generator_ends_in_a_task_of_the_loop(finished: Finis
     assert finished.stages() == ["postprocess"]
 
 
-def test_an_async_generator_left_over_at_the_end_of_the_loop_is_counted(finished: Finished) -> None:
-    @request("stream")
-    async def stream() -> AsyncGenerator[int]:
-        yield 1
-
-    held: list[object] = []
-
-    async def consume() -> None:
-        held.append(running := stream())
-        await anext(running)
-
-    asyncio.run(consume())
-
-    assert [record[3:5] for record in finished] == [("stream", "")]
-
-
 def test_a_with_around_a_yield_ending_in_another_context_is_counted(finished: Finished) -> None:
     def stream() -> Generator[int]:
         with request("stream"):
@@ -300,22 +253,3 @@ def test_a_with_around_a_yield_ending_in_another_context_is_counted(finished: Fi
 
     assert [record[3:5] for record in finished] == [("stream", "")]
     assert records.current.get() is None
-
-
-def test_a_cancelled_task_ends_its_stages_and_its_request(finished: Finished) -> None:
-    @request("cancelled")
-    async def handle() -> None:
-        with stage("dependency"):
-            await asyncio.Event().wait()
-
-    async def serve() -> object:
-        task = asyncio.create_task(handle())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return records.current.get()
-
-    assert asyncio.run(serve()) is None
-    assert [record[4] for record in finished] == ["CancelledError"]
-    assert finished.stages() == ["dependency"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from opentelemetry import trace as api
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import Span
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import stagelens
@@ -16,6 +19,7 @@ from stagelens.collector.traces.columns import Flag
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.instrumentors import recorder, recorder_state, records
 from stagelens.instrumentors.export import user_spans
+from stagelens.instrumentors.libraries import opentelemetry_sdk
 from stagelens.instrumentors.libraries.opentelemetry_sdk import OpenTelemetrySdkInstrumentor
 from stagelens.instrumentors.recorder_state import state
 from tests.collector.traces.otlp import read_spans
@@ -39,38 +43,32 @@ def counted(exported: InMemorySpanExporter) -> dict[str, bool]:
 def recorded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much is recorded of requests."""
     monkeypatch.setattr(state, "mode", request.param)
-    monkeypatch.setattr(recorder, "_turns", iter([1]))
+    monkeypatch.setattr(recorder, "_turns", itertools.repeat(1))
 
 
 @pytest.mark.usefixtures("instrumented", "finished", "recorded")
-def test_an_outer_span_is_marked_as_counted(exported: InMemorySpanExporter) -> None:
-    with span("consumer", kind=api.SpanKind.CONSUMER), span("around"), stagelens.request("job"), span("inside"):
-        pass
-
-    assert counted(exported) == {"consumer": False, "around": True, "inside": False}
-
-
-@pytest.mark.usefixtures("instrumented", "finished", "recorded")
-def test_an_inner_server_span_is_marked_as_counted(exported: InMemorySpanExporter) -> None:
+def test_spans_around_a_request_and_of_servers_inside_it_are_marked_as_counted(exported: InMemorySpanExporter) -> None:
     remote = api.SpanContext(7, 8, is_remote=True, trace_flags=api.TraceFlags(1))
     caller = api.set_span_in_context(api.NonRecordingSpan(remote))
+    with span("consumer", kind=api.SpanKind.CONSUMER), span("around"), stagelens.request("job"), span("inside"):
+        pass
     with stagelens.request("job"):
         with span("called", context=caller, kind=api.SpanKind.SERVER), span("query", kind=api.SpanKind.CLIENT):
             pass
         with span("alone"):
             pass
-
-    assert counted(exported) == {"called": True, "query": False, "alone": True}
-
-
-@pytest.mark.usefixtures("instrumented", "finished")
-def test_uninstrumented_requests_are_not_marked(exported: InMemorySpanExporter) -> None:
-    with stagelens.request("job"):
-        pass
     with span("theirs", kind=api.SpanKind.SERVER):
         pass
 
-    assert counted(exported) == {"theirs": False}
+    assert counted(exported) == {
+        "consumer": False,
+        "around": True,
+        "inside": False,
+        "called": True,
+        "query": False,
+        "alone": True,
+        "theirs": False,
+    }
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -86,15 +84,15 @@ def test_retained_spans_in_a_foreign_export_are_marked_as_counted(
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_a_span_without_attributes_is_unaffected(
-    finished: Finished, reported: set[str], exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("broken", [(Span, "set_attribute"), (opentelemetry_sdk, "_parent")])
+def test_a_span_that_cannot_be_read_or_marked_is_unaffected(
+    finished: Finished,
+    reported: set[str],
+    exported: InMemorySpanExporter,
+    make_fail: Callable[[Any, str], None],
+    broken: tuple[Any, str],
 ) -> None:
-    from opentelemetry.sdk.trace import Span  # noqa: PLC0415 - it is broken for this test
-
-    def broken(*_: object) -> None:
-        raise RuntimeError
-
-    monkeypatch.setattr(Span, "set_attribute", broken)
+    make_fail(*broken)
     with span("around"), stagelens.request("job"):
         pass
     with stagelens.request("job"), span("inside"):

@@ -8,15 +8,13 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import stagelens
 from stagelens.instrumentors import functions
-
-if TYPE_CHECKING:
-    from conftest import Finished
+from tests.instrumentors.conftest import Finished
 
 SOURCE = """
 import functools

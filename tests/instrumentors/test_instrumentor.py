@@ -6,7 +6,6 @@ import asyncio
 import functools
 import gc
 import importlib
-import importlib.machinery
 import itertools
 import logging
 import signal
@@ -16,19 +15,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import stagelens
-from stagelens.instrumentors import instrumentor, recorder, records
-from stagelens.instrumentors.import_hooks import forget, when_imported
-from stagelens.instrumentors.instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
+from stagelens.instrumentors import instrumentor
+from stagelens.instrumentors.instrumentor import Instrumentor, log_failure, timed, timed_async
 from stagelens.instrumentors.probes import probed, unprobed
 from stagelens.instrumentors.stalls import stalls
-
-if TYPE_CHECKING:
-    from conftest import Finished
+from tests.instrumentors.conftest import Finished
 
 LIBRARY = """
 class Base:
@@ -230,44 +226,6 @@ def test_a_class_ends_although_its_method_is_timed(toy: ToyInstrumentor) -> None
     assert end() is None
 
 
-def test_an_import_has_no_frame_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "toy_old.py").write_text(
-        "import warnings\nwarnings.warn('old', DeprecationWarning, 2)\nraise ImportError"
-    )
-    (tmp_path / "toy_user.py").write_text("import toy_old")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    imported: list[ModuleType] = []
-    when_imported("toy_old", imported.append)
-    with pytest.warns(DeprecationWarning, match="old") as warned, pytest.raises(ImportError) as raised:
-        importlib.import_module("toy_user")
-    forget("toy_old", imported.append)
-
-    assert warned[0].filename == str(tmp_path / "toy_user.py")
-    assert [Path(entry.path).name for entry in raised.traceback][-2:] == ["toy_user.py", "toy_old.py"]
-
-
-def test_a_loader_that_cannot_be_changed_loads(toy: ToyInstrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Fixed(importlib.machinery.SourceFileLoader):
-        def __setattr__(self, name: str, value: object) -> None:
-            if name == "exec_module":
-                raise TypeError(name)
-            super().__setattr__(name, value)
-
-    class Finder:
-        def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-            spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-            if spec is not None and name == "toy_library":
-                spec.loader = Fixed(name, str(spec.origin))
-            return spec
-
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path[:1], Finder(), *sys.meta_path[1:]])
-    library: Any = importlib.import_module("toy_library")
-
-    assert isinstance(library.__loader__, Fixed)
-    assert unprobed(library.Model.run.__code__) is library.Model.run.__code__
-    toy.uninstrument()
-
-
 def test_a_property_is_patched_and_restored() -> None:
     class Owner:
         held = 1
@@ -281,14 +239,8 @@ def test_a_property_is_patched_and_restored() -> None:
         def value(self, value: int) -> None:
             self.held = value
 
-    class Patching(Instrumentor):
-        def hooks(self) -> Mapping[str, Hook]:
-            return {"json": lambda _: self.replace(Owner, "value", lambda original: lambda owner: -original(owner))}
-
-    before = vars(Owner)["value"]
-    patching = Patching()
-    patching.instrument()
-    owner = Owner()
+    before, patching, owner = vars(Owner)["value"], ToyInstrumentor(), Owner()
+    patching.replace(Owner, "value", lambda original: lambda owner: -original(owner))
     owner.value = 5
 
     assert (owner.value, owner.held) == (-5, 5)
@@ -310,44 +262,11 @@ def test_a_class_that_may_not_change_is_skipped() -> None:
 def test_timed_calls_are_stages_whether_they_return_or_raise(finished: Finished) -> None:
     library: Any = importlib.import_module("toy_library")
     outside = library.Model().run(1), asyncio.run(library.fetch(2))
-    opened = recorder.begin()
-    assert opened is not None
-    marks, token = opened
-    finished.append((marks, marks[records.START], 0, "", "", 0, "internal"))
-    inside = library.Model().run(x=3), asyncio.run(library.fetch(x=4))
-    wrapped = library.Model().wrapped(), asyncio.run(library.Model().wrapped_async())
-    with pytest.raises(TypeError):
-        library.Model().wrapped(1)
-    recorder.end(token)
+    with stagelens.request("toy"):
+        inside = library.Model().run(x=3), asyncio.run(library.fetch(x=4))
+        wrapped = library.Model().wrapped(), asyncio.run(library.Model().wrapped_async())
+        with pytest.raises(TypeError):
+            library.Model().wrapped(1)
 
     assert (outside, inside, wrapped) == ((1, 2), (3, 4), ("wrapped", "wrapped"))
     assert finished.stages() == ["forward", "dependency", *["serialize"] * 3]
-
-
-def test_a_hook_waits_for_a_module_that_is_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "half_imported.py").write_text("import first_import\nready = True\n")
-    (tmp_path / "first_import.py").write_text("")
-    (tmp_path / "last_import.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    seen: list[bool] = []
-
-    def register(_: ModuleType) -> None:
-        when_imported("half_imported", called)
-
-    def called(module: ModuleType) -> None:
-        seen.append(module.ready)
-
-    def nothing(_: ModuleType) -> None:
-        """Any module that ends its import is an occasion."""
-
-    when_imported("first_import", register)
-    when_imported("last_import", nothing)
-    try:
-        importlib.import_module("half_imported")
-        assert seen == []
-        importlib.import_module("last_import")
-        assert seen == [True]
-    finally:
-        for name, hook in (("first_import", register), ("half_imported", called), ("last_import", nothing)):
-            forget(name, hook)
-            sys.modules.pop(name, None)

@@ -9,7 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Generator
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import LazyLoader, module_from_spec
 from pathlib import Path
 from types import ModuleType
@@ -28,11 +28,12 @@ def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Callabl
     monkeypatch.syspath_prepend(str(tmp_path))
     hooks: list[tuple[str, import_hooks.Hook]] = []
 
-    def hook(*names: str) -> Seen:
+    def hook(*names: str, then: Callable[[], object] = bool) -> Seen:
         seen: Seen = []
 
         def call(module: ModuleType) -> None:
             seen.append((module.__name__, getattr(module, "VALUE", None)))
+            then()
 
         for name in names:
             hooks.append((name, call))
@@ -59,19 +60,33 @@ def test_a_later_import_calls_the_hook_with_the_complete_module(hooked: Callable
     assert "exec_module" not in vars(module.__loader__)
 
 
-def test_an_earlier_import_calls_the_hook_at_once(hooked: Callable[..., Seen], tmp_path: Path) -> None:
+def test_an_earlier_import_calls_the_hook_at_once_and_a_reload_again(
+    hooked: Callable[..., Seen], tmp_path: Path
+) -> None:
     (tmp_path / "earlier_one.py").write_text("VALUE = 1\n")
-    importlib.import_module("earlier_one")
+    module = importlib.import_module("earlier_one")
+    seen = hooked("earlier_one")
 
-    assert hooked("earlier_one") == [("earlier_one", 1)]
+    assert seen == [("earlier_one", 1)]
+
+    importlib.reload(module)
+
+    assert seen == [("earlier_one", 1)] * 2
 
 
-def test_a_reload_calls_the_hook_again(hooked: Callable[..., Seen], tmp_path: Path) -> None:
-    (tmp_path / "again_one.py").write_text("VALUE = 1\n")
-    seen = hooked("again_one")
-    importlib.reload(importlib.import_module("again_one"))
+def test_a_hook_waits_for_a_module_that_is_being_imported(hooked: Callable[..., Seen], tmp_path: Path) -> None:
+    (tmp_path / "half_imported.py").write_text("import first_import\nVALUE = True\n")
+    for name in ("first_import", "last_import"):
+        (tmp_path / f"{name}.py").write_text("")
+    seen: list[Seen] = []
+    hooked("first_import", then=lambda: seen.append(hooked("half_imported")))
+    # Any module that ends its import is an occasion.
+    hooked("last_import")
 
-    assert seen == [("again_one", 1)] * 2
+    importlib.import_module("half_imported")
+    assert seen == [[]]
+    importlib.import_module("last_import")
+    assert seen == [[("half_imported", True)]]
 
 
 def test_finding_a_module_spec_loads_nothing(hooked: Callable[..., Seen], tmp_path: Path) -> None:
@@ -167,3 +182,40 @@ def test_removing_the_last_hook_removes_the_finder(tmp_path: Path) -> None:
         import_hooks.forget("gone", hook)
 
     assert sys.meta_path == before
+
+
+def test_an_import_has_no_frame_of_ours(hooked: Callable[..., Seen], tmp_path: Path) -> None:
+    (tmp_path / "toy_old.py").write_text(
+        "import warnings\nwarnings.warn('old', DeprecationWarning, 2)\nraise ImportError"
+    )
+    (tmp_path / "toy_user.py").write_text("import toy_old")
+    hooked("toy_old")
+    with pytest.warns(DeprecationWarning, match="old") as warned, pytest.raises(ImportError) as raised:
+        importlib.import_module("toy_user")
+
+    assert warned[0].filename == str(tmp_path / "toy_user.py")
+    assert [Path(entry.path).name for entry in raised.traceback][-2:] == ["toy_user.py", "toy_old.py"]
+
+
+def test_a_loader_that_cannot_be_changed_loads(
+    hooked: Callable[..., Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fixed(SourceFileLoader):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "exec_module":
+                raise TypeError(name)
+            super().__setattr__(name, value)
+
+    class Finder:
+        def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+            spec = PathFinder.find_spec(name, path, target)
+            if spec is not None and name == "fixed_one":
+                spec.loader = Fixed(name, str(spec.origin))
+            return spec
+
+    (tmp_path / "fixed_one.py").write_text("VALUE = 1\n")
+    seen = hooked("fixed_one")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path[:1], Finder(), *sys.meta_path[1:]])
+
+    assert isinstance(importlib.import_module("fixed_one").__loader__, Fixed)
+    assert seen == []

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import magika
 import numpy as np
@@ -19,15 +19,12 @@ from stagelens.core import names
 from stagelens.instrumentors import loads as module
 from stagelens.instrumentors import records
 from stagelens.instrumentors.agent.spans import LoadSpans
-from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
 from stagelens.instrumentors.loads import MAX_LOADS, MIN_LOAD_NS, LoadLog, LoadRecord, loads, shapes_of
+from tests.instrumentors.conftest import Finished, using
 from tests.instrumentors.libraries import tiny_models
-
-if TYPE_CHECKING:
-    from conftest import Finished
 
 MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
 # A phase with those inside it: what it takes by itself, and the others. [milliseconds]
@@ -51,19 +48,6 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[LoadRecord]]:
     monkeypatch.setattr(module, "MIN_LOAD_NS", 0)
     monkeypatch.setattr(module, "worked", Time())
     return loads.take
-
-
-@pytest.fixture
-def instrumenting() -> Generator[Callable[[Instrumentor], None]]:
-    used: list[Instrumentor] = []
-
-    def use(each: Instrumentor) -> None:
-        each.instrument()
-        used.append(each)
-
-    yield use
-    for each in used:
-        each.uninstrument()
 
 
 def phases_of(found: list[LoadRecord]) -> list[tuple[str, str, str]]:
@@ -93,10 +77,21 @@ def test_nested_phases_add_up_to_the_total_time(tree: list[Any]) -> None:
     assert all(load.own_ns <= load.end - load.start for load in found)
 
 
-def test_a_discarded_phase_counts_as_time_of_the_outer_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, made = Time(), LoadLog()
-    monkeypatch.setattr(module, "clock", now)
-    monkeypatch.setattr(module, "worked", Time())
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> tuple[Time, Time]:
+    """The clock, and what the process has worked."""
+    times = Time(), Time()
+    for name, time in zip(("clock", "worked"), times, strict=True):
+        monkeypatch.setattr(module, name, time)
+    return times
+
+
+def own_times(made: LoadLog) -> list[tuple[str, str, int]]:
+    return [(load.phase, load.model, load.own_ns // MIN_LOAD_NS) for load in made.take()]
+
+
+def test_a_discarded_phase_counts_as_time_of_the_outer_phase(times: tuple[Time, Time]) -> None:
+    now, made = times[0], LoadLog()
     outer = made.begin("net", reading=True)
     none = made.begin()
     made.note("copy", "weights", "", now.now, now.now + 5 * MIN_LOAD_NS)
@@ -104,27 +99,18 @@ def test_a_discarded_phase_counts_as_time_of_the_outer_phase(monkeypatch: pytest
     made.end(none, "")
     made.end(outer, "read")
 
-    assert [(load.phase, load.model, load.own_ns // MIN_LOAD_NS) for load in made.take()] == [
-        ("copy", "weights", 5),
-        ("read", "net", 2),
-    ]
+    assert own_times(made) == [("copy", "weights", 5), ("read", "net", 2)]
 
 
-def test_load_time_is_split_into_read_and_deserialise(monkeypatch: pytest.MonkeyPatch) -> None:
-    wall, work = Time(), Time()
-    monkeypatch.setattr(module, "clock", wall)
-    monkeypatch.setattr(module, "worked", work)
+def test_load_time_is_split_into_read_and_deserialise(times: tuple[Time, Time]) -> None:
+    wall, work = times
     made = LoadLog()
     token = made.begin("net", reading=True)
     wall.now, work.now = 50 * MIN_LOAD_NS, 20 * MIN_LOAD_NS
     made.note("copy", "net", "", 45 * MIN_LOAD_NS, 50 * MIN_LOAD_NS)
     made.end(token, "read")
 
-    assert [(load.phase, load.own_ns // MIN_LOAD_NS) for load in made.take()] == [
-        ("copy", 5),
-        ("read", 30),
-        ("deserialise", 15),
-    ]
+    assert own_times(made) == [("copy", "net", 5), ("read", "net", 30), ("deserialise", "net", 15)]
 
 
 def test_short_and_excess_phases_are_omitted() -> None:
@@ -149,26 +135,26 @@ def test_an_input_without_a_shape_has_no_shape_text(values: list[Any]) -> None:
 
 
 def test_a_torch_model_has_phases_also_before_the_first_request(
-    noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
+    noted: Callable[[], list[LoadRecord]], tmp_path: Path
 ) -> None:
-    instrumenting(TorchInstrumentor())
     net, file = torch.nn.Linear(4, 2), str(tmp_path / "weights.pt")
     torch.save(net.state_dict(), file)
-    net.load_state_dict(torch.load(file))
-    with pytest.raises(RuntimeError):
-        net(torch.zeros(3, 5))
-    net(torch.zeros(3, 4))
-    net(torch.zeros(6, 4))
+    with using(TorchInstrumentor()):
+        net.load_state_dict(torch.load(file))
+        with pytest.raises(RuntimeError):
+            net(torch.zeros(3, 5))
+        net(torch.zeros(3, 4))
+        net(torch.zeros(6, 4))
 
     assert phases_of(noted()) == [("read", "weights", ""), ("copy", "Linear", ""), ("first_run", "Linear", "3x4")]
 
 
 def test_compilation_is_excluded_from_the_first_run(
-    noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], in_a_request: Finished
+    noted: Callable[[], list[LoadRecord]], in_a_request: Finished
 ) -> None:
-    instrumenting(TorchInstrumentor())
-    net: Any = torch.compile(torch.nn.Linear(4, 2), backend="eager")
-    net(torch.zeros(3, 4))
+    with using(TorchInstrumentor()):
+        net: Any = torch.compile(torch.nn.Linear(4, 2), backend="eager")
+        net(torch.zeros(3, 4))
     compiled, first = noted()
 
     assert phases_of([compiled, first]) == [("compile", "Linear", ""), ("first_run", "Linear", "3x4")]
@@ -177,26 +163,21 @@ def test_compilation_is_excluded_from_the_first_run(
     assert set(in_a_request.stages()) == {"load"}
 
 
-def test_a_session_of_onnx_runtime_has_phases(
-    noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None]
-) -> None:
-    instrumenting(OnnxRuntimeInstrumentor())
-    session: Any = onnxruntime.InferenceSession(str(MODEL))
-    (wanted,) = session.get_inputs()
-    feed = {wanted.name: np.zeros((1, *wanted.shape[1:]), np.int32)}
-    session.run(None, feed)
-    session.run(None, feed)
+def test_a_session_of_onnx_runtime_has_phases(noted: Callable[[], list[LoadRecord]]) -> None:
+    with using(OnnxRuntimeInstrumentor()):
+        session: Any = onnxruntime.InferenceSession(str(MODEL))
+        (wanted,) = session.get_inputs()
+        for _ in range(2):
+            session.run(None, {wanted.name: np.zeros((1, *wanted.shape[1:]), np.int32)})
     shape = f"1x{wanted.shape[1]}"
 
     assert phases_of(noted()) == [("read", MODEL.parent.name, ""), ("first_run", MODEL.parent.name, shape)]
 
 
-def test_a_repository_load_is_named_after_the_repository(
-    noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
-) -> None:
+def test_a_repository_load_is_named_after_the_repository(noted: Callable[[], list[LoadRecord]], tmp_path: Path) -> None:
     tiny_models.llama().save_pretrained(tmp_path / "tiny-llama")
-    instrumenting(TransformersInstrumentor())
-    type(tiny_models.llama()).from_pretrained(str(tmp_path / "tiny-llama"))
+    with using(TransformersInstrumentor()):
+        type(tiny_models.llama()).from_pretrained(str(tmp_path / "tiny-llama"))
     found = noted()
 
     assert ("read", "tiny-llama", "") in phases_of(found)
@@ -218,15 +199,8 @@ def test_a_process_reports_its_start_with_its_first_request(noted: Callable[[], 
 def test_a_forked_child_reports_its_age_and_the_loads_of_its_parent(noted: Callable[[], list[LoadRecord]]) -> None:
     assert noted() == []
     loads.note("read", "net", "", 0, 2 * MIN_LOAD_NS)
-    parent, (reader, writer) = module.born, os.pipe()
-    child = os.fork()
+    parent, child = module.born, os.fork()
     if child == 0:
-        younger, found = module.born > parent, phases_of(loads.take())
-        os.write(writer, repr((younger, found)).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    received = os.read(reader, 1000).decode()
-    os.close(reader)
-    os.close(writer)
+        os._exit(module.born <= parent or phases_of(loads.take()) != [("read", "net", "")])
 
-    assert received == repr((True, [("read", "net", "")]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

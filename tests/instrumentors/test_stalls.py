@@ -1,16 +1,18 @@
-"""Stalls of requests: recorded at their end, each instant with one cause and one stage."""
+"""Stalls of requests: recorded at their end, each instant with one cause and one stage; and counters around a request."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import itertools
 import os
-import threading
+import resource
+import sys
 from collections import Counter, deque
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -25,17 +27,18 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import stagelens
-from stagelens.core import names
 from stagelens.core.partition import Interval, partition
 from stagelens.core.stages import STALL_CAUSES, holds_up
 from stagelens.instrumentors import recorder, records, stalls
-from stagelens.instrumentors.agent.spans import Span
-from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.agent.aggregate import dimensions_of
+from stagelens.instrumentors.agent.spans import RetainedRequest, Span
+from stagelens.instrumentors.agent.worker import Agent
+from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
 from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
 from stagelens.instrumentors.libraries.uvicorn import UvicornInstrumentor
-from stagelens.instrumentors.stalls import LoopLag, Stall, Stalls, ThreadStatistics, by_stage
-from tests.instrumentors.conftest import Finished, trace_of
+from stagelens.instrumentors.stalls import LoopLag, ProcessCounters, Stall, Stalls, ThreadStatistics, by_stage
+from tests.instrumentors.conftest import Finished, record, trace_of, using
 
 MS = 1_000_000
 T0, T1 = 10, 40
@@ -63,15 +66,6 @@ def met_by(found: list[tuple[str, int, int]]) -> list[Stall]:
     for cause, start, length in found:
         ring.note(cause, start * MS, (start + length) * MS)
     return list(ring.during(T0 * MS, T1 * MS))
-
-
-@contextlib.contextmanager
-def instrumented(*libraries: Instrumentor) -> Generator[None]:
-    with contextlib.ExitStack() as stack:
-        for library in libraries:
-            library.instrument()
-            stack.callback(library.uninstrument)
-        yield
 
 
 def root_of(record: records.Record) -> Span:
@@ -131,27 +125,6 @@ def test_the_ring_is_bounded(ring: Stalls) -> None:
     assert not ring.during(ended, ended + 10**9)
 
 
-def test_a_garbage_collection_is_reported_with_its_stage(ring: Stalls, finished: Finished) -> None:
-    heap = [[number] for number in range(100_000)]
-    ring.watch()
-    with stagelens.request("resize"):
-        with stagelens.stage("preprocess"):
-            before = records.clock()
-            gc.collect()
-            took = records.clock() - before
-        with stagelens.stage("forward"):
-            pass
-    (record,) = finished
-    attributes: dict[str, Any] = dict(root_of(record).attributes)
-    paused = attributes["stagelens.stall.gc.preprocess"]
-    del heap
-
-    assert 0 < paused <= took
-    assert paused <= attributes["stagelens.stall.gc"]
-    assert paused <= attributes[f"{names.STAGE_SELF_PREFIX}preprocess"]
-    assert "stagelens.stall.gc.forward" not in attributes
-
-
 @pytest.mark.usefixtures("ring")
 def test_a_blocked_event_loop_stalls_waiting_requests(finished: Finished) -> None:
     blocked: list[int] = []
@@ -186,7 +159,7 @@ def test_a_blocked_event_loop_stalls_waiting_requests(finished: Finished) -> Non
             await waiting
         await server.shutdown()
 
-    with instrumented(StarletteInstrumentor(), UvicornInstrumentor()):
+    with using(StarletteInstrumentor(), UvicornInstrumentor()):
         asyncio.run(go())
     roots: dict[str, Any] = {record[3]: root_of(record) for record in finished}
     waited, computed = (roots[route].attributes for route in ("/wait", "/block"))
@@ -240,7 +213,7 @@ def test_the_loop_of_an_aiohttp_server_is_monitored(ring: Stalls) -> None:
         await runner.cleanup()
         return started, ended
 
-    with instrumented(AioHttpServerInstrumentor()):
+    with using(AioHttpServerInstrumentor()):
         started, ended = asyncio.run(go())
     held_up = sum(min(end, ended) - max(start, started) for _, start, end in ring.during(started, ended))
 
@@ -250,34 +223,26 @@ def test_the_loop_of_an_aiohttp_server_is_monitored(ring: Stalls) -> None:
 @pytest.mark.parametrize("is_reused", [False, True])
 def test_the_statistics_of_a_thread_outlive_a_closed_file(is_reused: bool, tmp_path: Path) -> None:
     statistics = ThreadStatistics()
-    ran, waited = statistics.read()
+    before = statistics.read()
     file = statistics._file  # pyright: ignore[reportPrivateUsage] - whose number is taken
-    own = os.open(tmp_path / "own", os.O_RDWR | os.O_CREAT)
-    os.write(own, b"text")
-    if is_reused:
-        os.dup2(own, file)
-    else:
-        os.close(file)
+    (tmp_path / "own").write_bytes(b"text")
+    with (tmp_path / "own").open("rb") as own:
+        os.dup2(own.fileno(), file) if is_reused else os.close(file)
     for _ in range(2):
         again = statistics.read()
-        assert again[0] >= ran > 0
-        assert again[1] >= waited
+        assert again[0] >= before[0] > 0
+        assert again[1] >= before[1]
     del statistics
     if is_reused:
         assert os.pread(file, 4, 0) == b"text"
         os.close(file)
-    os.close(own)
 
 
 def test_the_statistics_are_those_of_the_reading_thread() -> None:
     statistics = ThreadStatistics()
     ran, _ = statistics.read()
-    elsewhere: list[int] = []
-    thread = threading.Thread(target=lambda: elsewhere.append(statistics.read()[0]))
-    thread.start()
-    thread.join()
-
-    assert elsewhere[0] < ran
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(statistics.read).result()[0] < ran
     assert statistics.read()[0] >= ran
 
 
@@ -294,3 +259,77 @@ def test_beats_are_frequent_for_some_time_after_a_sign_of_waiting(monkeypatch: p
     recorder.pending.append(([], 0, 0, "", "", 0, "server"))
     now = stalls.CLOSELY_NS
     assert lag.seconds() == stalls.IDLE_SECONDS
+
+
+SWITCHES = "stagelens.around.switches"
+increments = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=8)
+
+
+def read_at(patch: pytest.MonkeyPatch, ours: ProcessCounters, at: int, switches: int) -> None:
+    patch.setattr(stalls, "clock", lambda: at)
+    patch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_nivcsw=switches, ru_majflt=0))
+    ours.read(again=True)
+
+
+@given(increments, st.integers(0, 45), st.integers(0, 10))
+def test_counters_are_read_around_the_request(steps: list[tuple[int, int]], start: int, length: int) -> None:
+    samples = [(0, 0)]
+    for later, more in steps:
+        samples.append((samples[-1][0] + later, samples[-1][1] + more))
+    ours = ProcessCounters()
+    with pytest.MonkeyPatch.context() as patch:
+        for sample in samples:
+            read_at(patch, ours, *sample)
+    before = max(sample for sample in samples if sample[0] <= start)
+    after = min((sample for sample in samples if sample[0] >= start + length), default=before)
+    happened = after[1] - before[1]
+
+    assert ours.increase_around(start, start + length) == (
+        {"stagelens.around": after[0] - before[0], SWITCHES: happened} if happened else {}
+    )
+
+
+def test_readings_are_rate_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = ProcessCounters()
+    read_at(monkeypatch, ours, 0, 0)
+    for at in (1, stalls.READ_EVERY_NS - 1):
+        monkeypatch.setattr(stalls, "clock", lambda at=at: at)
+        ours.read()
+
+    assert ours.increase_around(0, 1) == {}
+
+    read_at(monkeypatch, ours, 2, 7)
+
+    assert ours.increase_around(0, 1) == {"stagelens.around": 2, SWITCHES: 7}
+
+
+def test_allocator_retries_of_all_devices_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    retries = [0, 2]
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: len(retries),
+        memory_stats=lambda device: {"num_alloc_retries": retries[device]},
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    ours, idle = ProcessCounters(), ProcessCounters()
+    read_at(monkeypatch, ours, 0, 0)
+    retries[0] += 3
+    read_at(monkeypatch, ours, 9, 0)
+    monkeypatch.setattr(cuda, "is_initialized", lambda: False)
+    read_at(monkeypatch, idle, 0, 0)
+    read_at(monkeypatch, idle, 9, 0)
+
+    assert ours.increase_around(1, 2) == {"stagelens.around": 9, "stagelens.around.allocator_retries": 3}
+    assert idle.increase_around(1, 2) == {}
+
+
+def test_a_retained_trace_has_the_counters_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    exports = Agent(AgentConfig())._exports  # pyright: ignore[reportPrivateUsage] - else the agent would have to run by a clock
+    read_at(monkeypatch, exports.counters, 5, 100)
+    read_at(monkeypatch, exports.counters, 25, 109)
+    request = record(("forward", 12, 15), start=10, end=20)
+    (trace,) = exports.build_traces([RetainedRequest(request, "slow", dimensions_of({}, "/predict"), set())])
+    root, forward = trace.spans
+
+    assert (root.attributes["stagelens.around"], root.attributes[SWITCHES]) == (20, 9)
+    assert SWITCHES not in forward.attributes

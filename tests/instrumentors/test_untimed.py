@@ -8,7 +8,7 @@ import random
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from functools import partial
 
 import pytest
 
@@ -20,9 +20,7 @@ from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.recorder_state import state
-
-if TYPE_CHECKING:
-    from conftest import Finished
+from tests.instrumentors.conftest import Finished, record, using
 
 
 @pytest.fixture
@@ -35,10 +33,8 @@ def spared(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
 
 @pytest.fixture
 def carried() -> Generator[None]:
-    instrumentor = ExecutorInstrumentor()
-    instrumentor.instrument()
-    yield
-    instrumentor.uninstrument()
+    with using(ExecutorInstrumentor()):
+        yield
 
 
 def keys(record: records.Record) -> list[str]:
@@ -55,36 +51,30 @@ def test_untimed_requests_record_no_stages(spared: Finished) -> None:
     assert record[2] > record[1]
 
 
+@pytest.mark.usefixtures("carried")
 def test_a_request_inside_an_untimed_one_is_not_counted(spared: Finished) -> None:
-    with request("outer"):
-        with request("inner", model="m"):
+    async def inner() -> None:
+        async with request("inner"):
             pass
 
-        async def inner() -> None:
-            async with request("inner"):
-                pass
-
-        asyncio.run(inner())
-        context = contextvars.copy_context()
-        thread = threading.Thread(target=lambda: context.run(request("inner")(lambda: None)))
-        thread.start()
-        thread.join()
-
-    assert [record[3] for record in spared] == ["outer"]
-
-
-@pytest.mark.usefixtures("carried")
-def test_a_request_inside_an_untimed_one_in_a_pool_is_not_counted(spared: Finished) -> None:
     with ThreadPoolExecutor(1) as pool, request("outer"):
+        with request("inner", model="m"):
+            pass
+        asyncio.run(inner())
         pool.submit(request("inner")(lambda: None)).result()
-        thread = threading.Thread(target=request("inner")(lambda: None))
-        thread.start()
-        thread.join()
+        for call in (request("inner")(lambda: None), partial(contextvars.copy_context().run, request("inner")(int))):
+            thread = threading.Thread(target=call)
+            thread.start()
+            thread.join()
 
     assert [record[3] for record in spared] == ["outer"]
 
 
-def test_a_worker_outliving_its_request_starts_new_requests(spared: Finished) -> None:
+@pytest.mark.parametrize("mode", [recorder_state.WITH_STAGES, recorder_state.WITHOUT_STAGES])
+def test_a_worker_outliving_its_request_starts_new_requests(
+    spared: Finished, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    monkeypatch.setattr(state, "mode", mode)
     with request("first"):
         context = contextvars.copy_context()
     context.run(request("second")(lambda: None))
@@ -92,25 +82,19 @@ def test_a_worker_outliving_its_request_starts_new_requests(spared: Finished) ->
     assert [record[3] for record in spared] == ["first", "second"]
 
 
-def test_requests_started_untimed_end_untimed(spared: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    with request("outer"):
-        monkeypatch.setattr(state, "mode", recorder_state.TIMED_AGAIN)
-        with request("inner"), stage("forward"):
-            pass
-    with request("next"), stage("forward"):
-        pass
+def test_requests_end_as_they_started(spared: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = (recorder_state.TIMED_AGAIN, recorder_state.WITHOUT_STAGES)
+    for name, mode in zip(("untimed", "timed"), modes, strict=True):
+        with request(name):
+            monkeypatch.setattr(state, "mode", mode)
+            with request("inner"), stage("forward"):
+                pass
 
-    assert [(record[3], keys(record)) for record in spared] == [("outer", [records.UNTIMED]), ("next", ["forward"])]
-
-
-def test_requests_started_timed_end_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    with request("outer"):
-        monkeypatch.setattr(state, "mode", recorder_state.WITHOUT_STAGES)
-        with request("inner"), stage("forward"):
-            pass
-
-    assert [record[3] for record in finished] == ["outer"]
-    assert "forward" in keys(finished[0])
+    assert [record[3] for record in spared] == ["untimed", "timed"]
+    assert [("forward" in keys(record), records.UNTIMED in keys(record)) for record in spared] == [
+        (False, True),
+        (True, False),
+    ]
 
 
 def test_an_untimed_generator_is_one_request(spared: Finished) -> None:
@@ -133,8 +117,8 @@ def test_sampled_untimed_requests_do_not_count_as_timed(finished: Finished, monk
     for _ in range(2 * recorder.SCOUTS):
         with request("predict"), stage("forward"):
             pass
-    for record in finished:
-        fold.add(record)
+    for each in finished:
+        fold.add(each)
     (delta,) = fold.take().values()
 
     assert [sum(key == "forward" for key in record[0][::3]) for record in fold.samples] == [1, 1]
@@ -151,9 +135,8 @@ def test_level_none_records_nothing(finished: Finished, monkeypatch: pytest.Monk
 
 
 def served(fold: Aggregator) -> dict[tuple[str, str], int]:
-    marks = [records.CLOSED, 0, 0, "forward", 10, 60, "@tokens_in", 5, 0, "@batch", 2, 0, "@failed", "timeout", 9]
-    marks += ["@model", "m", 0]
-    fold.add((marks, 0, 100, "/predict", "", 200, "server"))
+    facts = ("@tokens_in", 5, 0), ("@batch", 2, 0), ("@failed", "timeout", 9), ("@model", "m", 0)
+    fold.add(record(("forward", 10, 60), *facts, end=100))
     (delta,) = fold.take().values()
 
     assert len(delta.sampler.retained()) == (fold.level == ALL)
@@ -177,7 +160,7 @@ def test_each_level_drops_more_detail_and_no_request() -> None:
     }
     assert no_facts[names.REQUEST_DURATION, "forward"] == 1
 
-    fold.add(([records.CLOSED, 0, 0, records.UNTIMED, 0, 0], 0, 5_000_000, "/predict", "", 200, "server"))
+    fold.add(record((records.UNTIMED, 0, 0), end=5_000_000))
     delta = fold.take()[Dimensions("", "", "/predict", "", "ok")]
     untimed = {(metric, key): histogram for metric, key, histogram in delta.counts.histograms()}
 
