@@ -23,25 +23,19 @@ from stagelens.core.histogram import Histogram, bucket_index
 from stagelens.core.request_histograms import RequestHistograms, dominant_stage, round_to_microseconds
 from stagelens.core.stages import OTHER, OVERHEAD
 from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.agent import aggregate
 from stagelens.instrumentors.agent.aggregate import Aggregator, Delta, Dimensions
 from stagelens.instrumentors.agent.spans import MAX_SPANS, RetainedRequest, Trace, build_trace
 from stagelens.instrumentors.config import SamplingLimits
-from stagelens.instrumentors.export.otlp import Encoder, ExportInterval, chunks
+from stagelens.instrumentors.export.otlp import Encoder, ExportInterval
 from stagelens.instrumentors.stalls import HEARTBEAT_SECONDS, IDLE_SECONDS, LoopLag, Stalls
 from stagelens.instrumentors.trace_context import Parent, parse
 from tests.collector.traces.otlp import read_spans
+from tests.instrumentors.conftest import record
 from tests.support.otlp_bodies import read_traces
 
 MS = 1_000_000
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-def record(*triples: Any, end: int = 10 * MS, route: str = "/predict", **changes: Any) -> records.Record:
-    marks: list[Any] = [records.CLOSED, 0, 0]
-    for triple in triples:
-        marks.extend(triple)
-    fields = {"error_type": "", "http_status": 200, "kind": "server", **changes}
-    return (marks, 0, end, route, *fields.values())  # pyright: ignore[reportReturnType] - the order of the dictionary
 
 
 def aggregated(*records: records.Record, **options: Any) -> dict[Dimensions, Delta]:
@@ -51,10 +45,14 @@ def aggregated(*records: records.Record, **options: Any) -> dict[Dimensions, Del
     return fold.take()
 
 
-def retained_trace(item: records.Record) -> Trace:
-    ((dimensions, delta),) = aggregated(item).items()
+def trace_in(deltas: dict[Dimensions, Delta]) -> Trace:
+    ((dimensions, delta),) = deltas.items()
     ((record, because),) = delta.sampler.retained()
     return build_trace(RetainedRequest(record, because, dimensions, delta.own_stages))
+
+
+def retained_trace(item: records.Record) -> Trace:
+    return trace_in(aggregated(item))
 
 
 def of(delta: Delta, wanted: str) -> dict[str, Histogram]:
@@ -92,24 +90,18 @@ def test_health_probes_are_counted_apart() -> None:
     assert len(aggregated(*probes, probes=ProbePolicy.parse("none"))) == 3
 
 
-def test_facts_and_status_determine_the_series() -> None:
+def test_facts_status_and_loads_determine_the_series() -> None:
     facts = (("@model", "a", 0), ("@model", "b", 0), ("@model_version", 3, 0), ("@device", "cpu", 0))
-    deltas = aggregated(record(*facts), record(http_status=503), record(error_type="KeyError"), record(http_status=404))
+    failed = record(http_status=503), record(error_type="KeyError"), record(("load", 0, MS), http_status=500)
+    cold = record(("load", 0, MS)), record(("forward", 0, MS), ("load", 2 * MS, 3 * MS))
+    deltas = aggregated(record(*facts), record(http_status=404), record(("load", 11 * MS, 12 * MS)), *failed, *cold)
 
     assert {dimensions: delta.counts.requests for dimensions, delta in deltas.items()} == {
         Dimensions("b", "3", "/predict", "cpu", "ok"): 1,
+        Dimensions("", "", "/predict", "", "ok"): 2,
+        Dimensions("", "", "/predict", "", "ok", "true"): 2,
         Dimensions("", "", "/predict", "", "error"): 2,
-        Dimensions("", "", "/predict", "", "ok"): 1,
-    }
-
-
-def test_the_dominant_stage_is_the_largest_including_unattributed() -> None:
-    mostly = record(("forward", 0, 6 * MS), ("queue", 6 * MS, 7 * MS))
-    delta = only(aggregated(mostly, record(("forward", 0, MS // 10)), record()))
-
-    assert {stage: histogram.count for stage, histogram in of(delta, names.REQUEST_DURATION).items()} == {
-        "forward": 1,
-        OVERHEAD: 2,
+        Dimensions("", "", "/predict", "", "error", "true"): 1,
     }
 
 
@@ -129,18 +121,17 @@ def test_the_time_spent_in_stages_adds_up_to_the_latency(requests: list[list[Any
     assert +spent == +Counter({bucket_index(max(end, 1) / 1e9): (end * len(requests) + 500) // 1000})
 
 
-def test_stalls_are_counted_by_request_latency(monkeypatch: pytest.MonkeyPatch) -> None:
-    ring = Stalls()
-    ring.note("gc", 3 * MS, 5 * MS)
-    monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.stalls", ring)
-    delta = only(aggregated(record(("forward", 0, 4 * MS)), record(("forward", 2 * MS, 9 * MS)), record(end=2 * MS)))
+def test_stalls_are_counted_by_request_latency(fold: Aggregator) -> None:
+    aggregate.stalls.note("gc", 3 * MS, 5 * MS)
+    for item in (record(("forward", 0, 4 * MS)), record(("forward", 2 * MS, 9 * MS)), record(end=2 * MS)):
+        fold.add(item)
+    delta = only(fold.take())
     bucket = bucket_index(0.01)
 
     assert {key: histogram.buckets for key, histogram in of(delta, names.STALL_TIME).items()} == {
         "gc:forward": {bucket: 3000},
         "gc:overhead": {bucket: 1000},
     }
-    assert of(only(aggregated(record(end=2 * MS))), names.STALL_TIME) == {}
 
 
 def test_a_series_has_at_most_three_custom_stages() -> None:
@@ -162,15 +153,9 @@ CONTENT = "client_first_content"
     [
         (
             [
-                ("@first_token", 5 * MS, "generate"),
-                ("@first_token", 9 * MS, "first_chunk"),
-                ("@tokens_in", 7, 0),
-                ("@tokens_in", 5, 0),
-                ("@tokens_out", 3, 0),
-                ("@per_token", 4 * MS, 2),
-                ("@gap", MS, 0),
-                ("@gap", 3 * MS, 0),
-                ("@gap", 2 * MS, 0),
+                *(("@first_token", 5 * MS, "generate"), ("@first_token", 9 * MS, "first_chunk")),
+                *(("@tokens_in", 7, 0), ("@tokens_in", 5, 0), ("@tokens_out", 3, 0), ("@per_token", 4 * MS, 2)),
+                *(("@gap", MS, 0), ("@gap", 3 * MS, 0), ("@gap", 2 * MS, 0)),
             ],
             {
                 (names.FIRST_TOKEN, "generate"): (1, 0.005),
@@ -184,13 +169,9 @@ CONTENT = "client_first_content"
         ),
         (
             [
-                ("@first_token", 2 * MS, CONTENT),
-                ("@gap", MS, CONTENT),
-                ("@per_token", 6 * MS, (3, CONTENT)),
-                ("@per_token", 4 * MS, 4),
-                ("@first_token", 3 * MS, "first_chunk"),
-                ("@gap", 5 * MS, "first_chunk"),
-                ("@gap", 2 * MS, CONTENT),
+                *(("@first_token", 2 * MS, CONTENT), ("@gap", MS, CONTENT), ("@per_token", 6 * MS, (3, CONTENT))),
+                *(("@per_token", 4 * MS, 4), ("@first_token", 3 * MS, "first_chunk"), ("@gap", 5 * MS, "first_chunk")),
+                *(("@gap", 2 * MS, CONTENT), ("@tokens_in", 0, 0)),
             ],
             {
                 (names.FIRST_TOKEN, CONTENT): (1, 0.002),
@@ -199,12 +180,8 @@ CONTENT = "client_first_content"
                 (names.STREAM_GAP, "first_chunk"): (1, 0.005),
             },
         ),
-        (
-            [("@first_token", 5 * MS, "first_chunk"), ("@per_token", 4 * MS, 2), ("@tokens_in", 0, 0)],
-            {(names.FIRST_TOKEN, "first_chunk"): (1, 0.005), (names.OUTPUT_TOKEN, "first_chunk"): (1, 0.002)},
-        ),
     ],
-    ids=["by definition and size", "each definition", "without token counts"],
+    ids=["by definition and size", "each definition"],
 )
 def test_streams_are_counted(triples: list[Any], counted: dict[tuple[str, str], tuple[int, float]]) -> None:
     delta = only(aggregated(record(("forward", MS, 2 * MS), *triples)))
@@ -232,6 +209,9 @@ def test_model_time_is_counted_by_batch_size() -> None:
             record(("prefill", 0, 4 * MS), ("h2d", 0, MS), ("decode", 4 * MS, 9 * MS), ("@batch", 1, 0)),
             record(("forward", 0, MS), ("@batch", 4, 0)),
             record(("forward", 0, MS), ("@batch", 10**9, 0)),
+            # No model ran.
+            record(("queue", 0, MS), ("@batch", 4, 0)),
+            record(("@batch", 4, 0)),
         )
     )
 
@@ -247,31 +227,25 @@ class Odd:
         raise ValueError
 
 
-@pytest.mark.parametrize("batch", [0, -3, None, "many", Odd(), float("nan"), float("inf"), [1]])
-def test_a_batch_without_size_is_dropped_alone(batch: object) -> None:
-    item = record(("forward", 0, MS), ("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))
+NO_NUMBERS = [0, -3, None, "many", Odd(), float("nan"), float("inf"), [1]]
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        *(("@batch", batch, 0) for batch in NO_NUMBERS),
+        *(("@first_token", when, "generate") for when in ("soon", None, -5, 99 * MS)),
+    ],
+)
+def test_an_invalid_number_is_dropped_alone(fact: tuple[Any, ...]) -> None:
+    item = record(("forward", 0, MS), fact, ("@model", 7, 0), ("@traceparent", b"00-", 0), ("@tokens_out", "many", 0))
     delta = only(aggregated(item))
     root = retained_trace(item).spans[0]
 
-    assert (delta.counts.requests, of(delta, names.BATCH_DURATION)) == (1, {})
+    metrics = {metric for metric, _, _ in delta.counts.histograms()}
+    assert metrics == {names.REQUEST_DURATION, names.STAGE_DURATION, names.STAGE_TIME}
     assert root.attributes[names.MODEL] == "7"
     assert names.BATCH_SIZE not in root.attributes
-
-
-@pytest.mark.parametrize("triples", [[("queue", 0, MS)], []])
-def test_a_batch_size_without_a_model_run_is_not_counted(triples: list[Any]) -> None:
-    assert of(only(aggregated(record(*triples, ("@batch", 4, 0)))), names.BATCH_DURATION) == {}
-
-
-def test_cold_requests_are_a_separate_series() -> None:
-    others = (record(), record(("load", 0, MS), http_status=500), record(("load", 11 * MS, 12 * MS)))
-    deltas = aggregated(record(("load", 0, MS)), record(("forward", 0, MS), ("load", 2 * MS, 3 * MS)), *others)
-
-    assert {dimensions: delta.counts.requests for dimensions, delta in deltas.items()} == {
-        Dimensions("", "", "/predict", "", "ok"): 2,
-        Dimensions("", "", "/predict", "", "ok", "true"): 2,
-        Dimensions("", "", "/predict", "", "error", "true"): 1,
-    }
 
 
 def test_a_cold_series_needs_no_slot_and_shares_stage_names_with_its_warm_one() -> None:
@@ -311,17 +285,6 @@ def test_failed_calls_and_unused_reports_are_counted() -> None:
     assert retained_trace(item).spans[0].attributes[names.SUSPECT] == "openai, tgi"
 
 
-@pytest.mark.parametrize("when", ["soon", None, -5, 99 * MS])
-def test_an_invalid_first_token_time_is_dropped_alone(when: object) -> None:
-    delta = only(aggregated(record(("@first_token", when, "generate"), ("@tokens_out", "many", 0))))
-
-    assert {metric for metric, _, _ in delta.counts.histograms()} == {
-        names.REQUEST_DURATION,
-        names.STAGE_DURATION,
-        names.STAGE_TIME,
-    }
-
-
 def test_how_a_stage_was_timed_is_not_part_of_its_name() -> None:
     delta = only(
         aggregated(record(("forward@launch", 0, 2 * MS), ("forward@gpu", MS, 7 * MS), ("queue@averaged", 8, 9)))
@@ -337,17 +300,6 @@ def test_series_over_the_limit_are_aggregated() -> None:
     assert len(deltas) == 5
     assert deltas[Dimensions(OTHER, OTHER, OTHER, OTHER, "ok")].counts.requests == 6
     assert deltas[Dimensions(OTHER, OTHER, OTHER, OTHER, "error")].counts.requests == 1
-
-
-def test_a_record_that_cannot_be_read_changes_nothing() -> None:
-    fold = Aggregator(SamplingLimits(), random.Random(1))
-    broken = record()
-    broken[0].append("forward")
-
-    with pytest.raises(ValueError, match="zip"):
-        fold.add(broken)
-
-    assert fold.take() == {}
 
 
 def test_texts_are_truncated_and_made_printable() -> None:
@@ -382,14 +334,8 @@ def test_whole_microseconds_add_up_to_the_rounded_total(spent: dict[str, int]) -
 @pytest.mark.parametrize(
     "header",
     [
-        "",
-        "00-short-b7ad6b7169203331-01",
-        "00-00000000000000000000000000000000-b7ad6b7169203331-01",
-        "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
-        "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-        TRACEPARENT.upper(),
-        TRACEPARENT + "x",
-        TRACEPARENT + "-more",
+        *("", "00-short-b7ad6b7169203331-01", TRACEPARENT.upper(), f"{TRACEPARENT}x", f"{TRACEPARENT}-more"),
+        *(f"00-{'0' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'0' * 16}-01", f"ff-{'a' * 32}-{'b' * 16}-01"),
     ],
 )
 def test_an_invalid_traceparent_is_ignored(header: str) -> None:
@@ -403,17 +349,7 @@ def attributes(item: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def encoder() -> Encoder:
-    return Encoder({"service.name": "shop"}, lambda: None)
-
-
-def spans_of(encoder: Encoder, item: records.Record) -> list[dict[str, Any]]:
-    body = read_traces(encoder.traces([retained_trace(item)], 1000))
-    return body["resourceSpans"][0]["scopeSpans"][0]["spans"]
-
-
-def test_a_retained_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) -> None:
+def test_a_retained_trace_is_a_root_and_a_span_per_interval() -> None:
     item = record(
         ("@method", "POST", 0),
         ("@batch", 4, 0),
@@ -423,7 +359,8 @@ def test_a_retained_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) ->
         ("queue", 20 * MS, 30 * MS),
         http_status=503,
     )
-    root, *children = spans_of(encoder, item)
+    body = read_traces(Encoder({"service.name": "shop"}, lambda: None).traces([retained_trace(item)], 1000))
+    root, *children = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
     times = {key: value for key, value in attributes(root).items() if key.startswith(names.STAGE_SELF_PREFIX)}
 
     assert (root["name"], root["kind"], root["status"]["code"]) == ("POST /predict", 2, 2)
@@ -449,22 +386,6 @@ def test_a_retained_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) ->
     assert children[1]["endTimeUnixNano"] == root["endTimeUnixNano"]
 
 
-def test_every_trace_and_span_has_a_unique_id(encoder: Encoder) -> None:
-    spans = [span for _ in range(20) for span in spans_of(encoder, record(("forward", 0, MS), kind="internal"))]
-
-    assert max(Counter(span["spanId"] for span in spans).values()) == 1
-    assert {(len(span["traceId"]), len(span["spanId"]), span["kind"]) for span in spans} == {(32, 16, 1)}
-    assert len({span["traceId"] for span in spans}) == 20
-
-
-@given(st.lists(st.integers()), st.integers(1, 5))
-def test_chunks_contain_every_record_in_order(items: list[int], size: int) -> None:
-    parts = list(chunks(items, size))
-
-    assert [item for part in parts for item in part] == items
-    assert all(0 < len(part) <= size for part in parts)
-
-
 class Hostile(str):
     __slots__ = ()
 
@@ -477,39 +398,23 @@ class Hostile(str):
 NUMBERS = (-1, 10**30, 10**400, float("nan"), float("inf"))
 INVALID_VALUES = (Hostile("x"), object(), "x" * 10**6, "\ud800", b"x", *NUMBERS, [1], None)
 KEYS = (
-    *(
-        "@model",
-        "@model_version",
-        "@device",
-        "@provider",
-        "@method",
-        "@batch",
-        "@traceparent",
-        "@force",
-        "@first_token",
-    ),
-    *("@tokens_in", "@tokens_out", "@per_token", "@gap", "@failed", "@suspect", "@unheard_of"),
+    *("@model", "@model_version", "@device", "@provider", "@method", "@batch", "@traceparent", "@force"),
+    *("@first_token", "@tokens_in", "@tokens_out", "@per_token", "@gap", "@failed", "@suspect", "@unheard_of"),
 )
 
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("second", [0, 3, *INVALID_VALUES[:1], 10**400])
 def test_an_invalid_fact_does_not_drop_the_request(key: str, second: Any) -> None:
+    encoder, window = Encoder({}, lambda: None), TimeWindow(0, 2**40)
     for value in INVALID_VALUES:
-        ((dimensions, delta),) = aggregated(record(("forward", 0, MS), (key, value, second))).items()
-        ((request, because),) = delta.sampler.retained()
-        trace = build_trace(RetainedRequest(request, because, dimensions, delta.own_stages))
-        encoder = Encoder({}, lambda: None)
-        points, spans = PointReader(TimeWindow(0, 2**40)), RetainedTraceReader(TimeWindow(0, 2**40))
-        points.read(
-            protobuf_encoding.read_metrics(
-                gzip.decompress(encoder.metrics(ExportInterval(0, MS), {dimensions: delta}, {}))
-            )
-        )
-        body = gzip.decompress(encoder.traces([trace], 0))
-        spans.read(read_spans(SpanReader(), PROTOBUF, body, TimeWindow(0, 2**40), spans.tally).retained)
+        deltas = aggregated(record(("forward", 0, MS), (key, value, second)))
+        points, spans = PointReader(window), RetainedTraceReader(window)
+        points.read(protobuf_encoding.read_metrics(gzip.decompress(encoder.metrics(ExportInterval(0, MS), deltas, {}))))
+        body = gzip.decompress(encoder.traces([trace_in(deltas)], 0))
+        spans.read(read_spans(SpanReader(), PROTOBUF, body, window, spans.tally).retained)
 
-        assert delta.counts.requests == 1
+        assert only(deltas).counts.requests == 1
         assert len(spans.traces) == 1
         assert (points.tally.messages, spans.tally.messages) == ([], [])
 
@@ -524,6 +429,15 @@ def test_attributes_are_counted_at_the_levels_with_facts(level: int, counted: bo
     assert [key for _, key, _ in taken] == (["tenant=acme"] if counted else [])
 
 
+@pytest.fixture
+def fold(monkeypatch: pytest.MonkeyPatch) -> Aggregator:
+    """An aggregator with stalls and an event loop of its own."""
+    monkeypatch.setattr(recorder, "pending", deque([record()]))
+    monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.loop_lag", LoopLag())
+    monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.stalls", Stalls())
+    return Aggregator(SamplingLimits(), random.Random(1))
+
+
 @pytest.mark.parametrize(
     ("requests", "closely"),
     [
@@ -534,32 +448,23 @@ def test_attributes_are_counted_at_the_levels_with_facts(level: int, counted: bo
     ids=["short ones, one after the other", "together", "long"],
 )
 def test_loops_are_watched_closely_where_requests_may_wait(
-    monkeypatch: pytest.MonkeyPatch, requests: list[tuple[int, int]], closely: bool
+    fold: Aggregator, requests: list[tuple[int, int]], closely: bool
 ) -> None:
-    lag = LoopLag()
-    monkeypatch.setattr(recorder, "pending", deque([record()]))
-    monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.loop_lag", lag)
-    fold = Aggregator(SamplingLimits(), random.Random(1))
     for number, (start, end) in enumerate(requests):
         marks: list[Any] = [records.CLOSED, start * MS, 0, records.ARRIVAL, number, 0]
         fold.arrivals.end(number, end * MS)
         fold.add((marks, start * MS, end * MS, "/predict", "", 200, "server"))
 
-    assert (lag.seconds() == HEARTBEAT_SECONDS) == closely
+    assert (aggregate.loop_lag.seconds() == HEARTBEAT_SECONDS) == closely
 
 
-def test_loops_are_watched_closely_if_they_hold_up_more_than_a_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    lag, ring = LoopLag(), Stalls()
-    monkeypatch.setattr(recorder, "pending", deque([record()]))
-    monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.loop_lag", lag)
-    monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.stalls", ring)
-    fold = Aggregator(SamplingLimits(), random.Random(1))
-    ring.note("loop", 1 * MS, 7 * MS)
+def test_loops_are_watched_closely_if_they_hold_up_more_than_a_few_requests(fold: Aggregator) -> None:
+    aggregate.stalls.note("loop", 1 * MS, 7 * MS)
     for _ in range(2):
-        assert lag.seconds() == IDLE_SECONDS
+        assert aggregate.loop_lag.seconds() == IDLE_SECONDS
         fold.add(record())
 
-    assert lag.seconds() == HEARTBEAT_SECONDS
+    assert aggregate.loop_lag.seconds() == HEARTBEAT_SECONDS
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["overhead", "forward", "queue"]), st.integers(0, 3 * MS), min_size=1)))

@@ -1,7 +1,8 @@
-"""The governor: never over the budget for long, a higher level with headroom, and no oscillation."""
+"""The governor: never over the budget for long, a higher level with headroom, no oscillation; and its calibration."""
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 from collections.abc import Sequence
 
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.core.errors import ConfigError
-from stagelens.core.names import AGENT_LEVELS
+from stagelens.instrumentors import recorder_state, records
 from stagelens.instrumentors.agent.aggregate import ALL, NO_FACTS, NO_TRACES, NOTHING, REQUESTS_ONLY
+from stagelens.instrumentors.agent.calibration import PathCost
 from stagelens.instrumentors.agent.govern import (
     FREE_SHARE,
     MAX_RAISE_AFTER_SECONDS,
@@ -22,7 +24,10 @@ from stagelens.instrumentors.agent.govern import (
     CostSample,
     Governor,
 )
+from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.config import OverheadBudget
+from stagelens.instrumentors.recorder_state import state
+from tests.instrumentors.conftest import Finished
 
 BUDGET = OverheadBudget(share=0.01, absolute_ns=100_000)
 HOUR = 3600
@@ -213,5 +218,44 @@ def test_an_oscillating_load_does_not_oscillate_the_level(
     assert rises <= 4 * HOUR / RELAPSE_SECONDS + 6
 
 
-def test_there_is_a_cost_for_each_level() -> None:
-    assert len(AGENT_LEVELS) == NOTHING + 1
+LEVELS = [recorder_state.WITH_STAGES, recorder_state.TIMED_AGAIN, recorder_state.WITHOUT_STAGES, recorder_state.NOTHING]
+own: contextvars.ContextVar[str] = contextvars.ContextVar("own")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_calibration_runs_once_and_changes_no_record(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    began: list[int] = []
+    monkeypatch.setattr(state, "_calibrate", lambda: began.append(records.clock()))
+    monkeypatch.setattr(state, "mode", level | recorder_state.CALIBRATION)
+    for _ in range(2):
+        with request("predict"), stage("forward"):
+            pass
+
+    assert len(began) == 1
+    assert state.mode == level
+    assert all(record[1] > began[0] for record in finished)
+    assert len(finished) == (0 if level == recorder_state.NOTHING else 2)
+
+
+def test_a_failed_calibration_does_not_affect_the_request(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_calibrate", lambda: 1 / 0)
+    monkeypatch.setattr(state, "mode", recorder_state.CALIBRATION)
+    with request("predict"):
+        pass
+
+    assert [record[3] for record in finished] == ["predict"]
+
+
+def test_a_calibration_request_is_not_counted(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = PathCost()
+    monkeypatch.setattr(state, "_calibrate", path.calibrate)
+    monkeypatch.setattr(state, "mode", recorder_state.CALIBRATION)
+    own.set("mine")
+    with request("predict"):
+        assert own.get() == "mine"
+
+    assert [record[3] for record in finished if record[0][records.START] >= 0] == ["predict"]
+    assert path.known
+    assert path.of_ns(6) >= path.of_ns(0) >= 0

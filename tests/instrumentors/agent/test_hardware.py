@@ -1,15 +1,14 @@
-"""Process metrics of the agent: real values, and memory of torch, which is never initialized for them."""
+"""Hardware metrics: those of the process, memory of torch, which is never initialized for them, and GPUs by NVML."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
+import logging
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,9 +17,18 @@ from hypothesis import strategies as st
 from stagelens.core.hardware import (
     CPU,
     CPU_SHARE,
+    GPU,
+    GPU_CAPPED,
+    GPU_CLOCK,
+    GPU_HOT,
+    GPU_MEMORY,
+    GPU_MEMORY_SHARE,
+    GPU_POWER,
     HOST_CPU,
     LOOP_LAG,
     MEMORY,
+    PCIE_IN,
+    PCIE_OUT,
     THREADS,
     THROTTLED,
     TORCH_ALLOCATED,
@@ -29,8 +37,18 @@ from stagelens.core.hardware import (
 )
 from stagelens.instrumentors import stalls
 from stagelens.instrumentors.agent import hardware
-from stagelens.instrumentors.agent.hardware import Hardware, ProcessMetrics, available_cpus, torch_memory
+from stagelens.instrumentors.agent.hardware import (
+    EVERY_SECONDS,
+    RETRY_SECONDS,
+    Gpus,
+    Hardware,
+    ProcessMetrics,
+    available_cpus,
+    torch_memory,
+    visible_devices,
+)
 from stagelens.instrumentors.stalls import LoopLag
+from tests.support.fake_nvml import Card, FakeNvml
 
 FILES = {
     "/proc/stat": "cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 1 1 1\n",
@@ -87,13 +105,12 @@ def test_the_cpu_time_is_what_the_process_used(clocks: Clocks) -> None:
     assert first[CPU_SHARE] == pytest.approx(1.5 / available_cpus())
 
 
+@pytest.mark.usefixtures("files")
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_memory_and_threads_are_those_of_the_process(files: dict[str, str]) -> None:
+def test_memory_and_threads_are_those_of_the_process() -> None:
     found = readings_of(ProcessMetrics())
 
-    assert found[MEMORY] == 24 * os.sysconf("SC_PAGE_SIZE")
-    assert found[THREADS] == 20
-    assert files
+    assert (found[MEMORY], found[THREADS]) == (24 * os.sysconf("SC_PAGE_SIZE"), 20)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
@@ -111,10 +128,15 @@ def test_a_container_reports_its_cpu_limit_and_throttling(files: dict[str, str])
     files["/proc/stat"] = "cpu  170 0 60 815 55 0 0 0 0 0\n"
     found = readings_of(source)
 
-    assert found[THROTTLED] == 0.8
-    assert found[HOST_CPU] == 0.8
-    assert found[THREADS] == 20
+    assert (found[THROTTLED], found[HOST_CPU], found[THREADS]) == (0.8, 0.8, 20)
     assert available_cpus() == min(1.5, available_cpus())
+
+    # Less iowait than before, and the paths of the host instead of those of the container.
+    files["/proc/stat"] = "cpu  180 0 60 815 54 0 0 0 0 0\n"
+    files["/sys/fs/cgroup/cpu.max"] = files.pop("/sys/fs/cgroup/pod/cpu.max").replace("150000", "50000")
+
+    assert readings_of(source)[HOST_CPU] == 1
+    assert available_cpus() == 0.5
 
 
 @pytest.mark.parametrize("folder", ["/sys/fs/cgroup/cpu,cpuacct/pod", "/sys/fs/cgroup/cpu/pod", "/sys/fs/cgroup/cpu"])
@@ -130,61 +152,6 @@ def test_a_container_of_cgroup_version_1_reports_them_too(files: dict[str, str],
     assert available_cpus() == 0.5
     files[f"{folder}/cpu.cfs_quota_us"] = "-1\n"
     assert available_cpus() >= 1
-
-
-@pytest.fixture
-def limited_group() -> Iterator[Path]:
-    name = f"stagelens-test-{os.getpid()}"
-    version_1 = Path("/sys/fs/cgroup/cpu")
-    group = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / name
-    try:
-        group.mkdir()
-        if version_1.is_dir():
-            (group / "cpu.cfs_period_us").write_text("50000")
-            (group / "cpu.cfs_quota_us").write_text("10000")
-        else:
-            (group / "cpu.max").write_text("10000 50000")
-    except OSError as error:
-        if group.is_dir():
-            group.rmdir()
-        pytest.skip(f"control groups cannot be created: {error}")
-    yield group
-    group.rmdir()
-
-
-def test_the_kernel_throttles_a_container_and_its_agent_says_so(limited_group: Path) -> None:
-    program = """
-from stagelens.instrumentors.agent.hardware import ProcessMetrics, available_cpus
-import time
-open(GROUP + "/cgroup.procs", "w").write("0")
-source, end = ProcessMetrics(), time.process_time() + 0.3
-while time.process_time() < end:
-    pass
-print({each.measure.key: each.value for each in source.take()} | {"cpus": available_cpus()})
-"""
-    ran = subprocess.run(
-        [sys.executable, "-c", program.replace("GROUP", repr(str(limited_group)))],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = ast.literal_eval(ran.stdout)
-
-    assert found["cpus"] == pytest.approx(0.2)
-    assert found[THROTTLED.key] > 0
-
-
-def test_machine_utilization_is_at_most_one(files: dict[str, str]) -> None:
-    source = ProcessMetrics()
-    files["/proc/stat"] = "cpu  110 0 50 800 49 0 0 0 0 0\n"
-
-    assert readings_of(source)[HOST_CPU] == 1
-
-
-def test_a_container_with_host_cgroup_paths_is_found(files: dict[str, str]) -> None:
-    files["/sys/fs/cgroup/cpu.max"] = files.pop("/sys/fs/cgroup/pod/cpu.max").replace("150000", "50000")
-
-    assert available_cpus() == 0.5
 
 
 def test_cpu_time_is_reported_without_any_file(files: dict[str, str]) -> None:
@@ -214,14 +181,12 @@ def test_a_too_short_interval_is_merged_into_the_next(clocks: Clocks, monkeypatc
     assert readings_of(source)[CPU] == 0.5
 
 
-@given(st.lists(st.integers(0, 10**9)))
-def test_the_lag_is_the_maximum_since_the_last_reading(late: list[int]) -> None:
+def test_the_lag_is_the_maximum_since_the_last_reading() -> None:
     lateness = LoopLag()
-    for each in late:
+    for each in (3, 5, 4):
         lateness.note(each)
 
-    assert lateness.take() == max(late, default=None)
-    assert lateness.take() is None
+    assert [lateness.take(), lateness.take()] == [5, None]
 
 
 @pytest.mark.usefixtures("files")
@@ -257,3 +222,146 @@ def test_a_failing_source_drops_only_its_values(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: 1 / 0)))
 
     assert CPU in {each.measure for each in Hardware().take()}
+
+
+def gpu_readings(gpus: Gpus) -> dict[tuple[Measure, str], float]:
+    return {(each.measure, each.device): each.value for each in gpus.take()}
+
+
+def test_gpu_values_are_means_in_base_units() -> None:
+    card = Card(busy=20, megahertz=1000, reasons=0x20)
+    gpus = Gpus(FakeNvml([card]), lambda: None)
+
+    assert gpus.read_once() == EVERY_SECONDS
+    card.busy, card.megahertz, card.reasons = 60, 1500, 0x44
+    gpus.read_once()
+    assert gpu_readings(gpus) == {
+        (GPU, "gpu0"): pytest.approx(0.4),
+        (GPU_MEMORY, "gpu0"): 20 * 2**30,
+        (GPU_MEMORY_SHARE, "gpu0"): 0.25,
+        (GPU_POWER, "gpu0"): 285.5,
+        (GPU_CLOCK, "gpu0"): 1.25e9,
+        (GPU_HOT, "gpu0"): 1.0,
+        (GPU_CAPPED, "gpu0"): 0.5,
+        (PCIE_IN, "gpu0"): 3_000_000,
+        (PCIE_OUT, "gpu0"): 1_000_000,
+    }
+    assert gpu_readings(gpus) == {}
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, ["gpu0", "gpu1", "gpu2.0", "gpu2.1"]),
+        ("1,0", ["gpu1", "gpu0"]),
+        ("GPU-b", ["gpu1"]),
+        (" 0 , 1 ", ["gpu0", "gpu1"]),
+        ("0,9,1", ["gpu0"]),
+        ("MIG-3f1a-22", ["mig-3f1a-22"]),
+        ("MIG-gone", []),
+        ("", []),
+        ("-1", []),
+        ("nonsense", []),
+    ],
+)
+def test_a_process_reports_its_visible_gpus(visible: str | None, expected: list[str]) -> None:
+    slices = [Card("MIG-3f1a-21"), Card("MIG-3f1a-22")]
+    nvml = FakeNvml([Card("GPU-a1"), Card("GPU-b2"), Card("GPU-c3", slices=slices)])
+    nvml.nvmlInit()
+
+    assert [each.name for each in visible_devices(nvml, visible)] == expected
+
+
+def test_unsupported_gpu_values_are_omitted(caplog: pytest.LogCaptureFixture) -> None:
+    nvml = FakeNvml(
+        [Card(slices=[Card("MIG-1", busy=None)]), Card(error=FakeNvml.NVML_ERROR_NO_PERMISSION), Card(busy=9)]
+    )
+    gpus = Gpus(nvml, lambda: None)
+    gpus.read_once()
+    found = gpu_readings(gpus)
+
+    assert (GPU, "gpu0.0") not in found
+    assert (GPU_MEMORY, "gpu0.0") in found
+    assert found[GPU, "gpu2"] == 0.09
+    assert not [name for _, name in found if name.startswith("gpu1")]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("nvml", "visible"),
+    [
+        (FakeNvml(broken=FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND), None),
+        (FakeNvml(broken=FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED), None),
+        (FakeNvml(), ""),
+        (object(), None),
+    ],
+    ids=["no library", "no driver", "hidden", "another module of the name"],
+)
+def test_a_missing_driver_is_retried_rarely_and_reports_nothing(
+    nvml: Any, visible: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpus = Gpus(nvml, lambda: visible)
+
+    assert gpus.read_once() == RETRY_SECONDS
+    assert gpu_readings(gpus) == {}
+    assert caplog.records == []
+    assert getattr(nvml, "begun", 0) == 0
+
+
+def test_a_lost_driver_is_logged_once_and_found_again(caplog: pytest.LogCaptureFixture) -> None:
+    card = Card()
+    nvml = FakeNvml([card])
+    gpus = Gpus(nvml, lambda: None)
+    gpus.read_once()
+    card.error = FakeNvml.NVML_ERROR_GPU_IS_LOST
+    with caplog.at_level(logging.WARNING, logger="stagelens"):
+        waits = [gpus.read_once(), gpus.read_once()]
+
+    assert waits == [RETRY_SECONDS] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "stagelens: GPUs can no longer be read; GPU metrics are missing; retrying every 5 minutes"
+    ]
+    assert (GPU, "gpu0") in gpu_readings(gpus)
+    assert nvml.begun == 0
+    card.error = 0
+    assert gpus.read_once() == EVERY_SECONDS
+    assert (GPU, "gpu0") in gpu_readings(gpus)
+    assert nvml.begun == 1
+
+
+def test_a_lost_gpu_does_not_affect_other_gpus() -> None:
+    lost = Card(busy=1)
+    nvml = FakeNvml([lost, Card(busy=2)])
+    before = Gpus(nvml, lambda: None)
+    before.read_once()
+    before.take()
+    lost.error = FakeNvml.NVML_ERROR_GPU_IS_LOST
+    later = Gpus(nvml, lambda: None)
+
+    for gpus in (before, later):
+        assert gpus.read_once() == EVERY_SECONDS
+        assert {name for _, name in gpu_readings(gpus)} == {"gpu1"}
+
+
+def test_without_the_extra_there_is_no_thread() -> None:
+    before = set(threading.enumerate())
+    Gpus(None).watch()
+
+    assert "stagelens-gpus" not in [thread.name for thread in set(threading.enumerate()) - before]
+
+
+def test_gpu_readings_run_in_a_separate_thread() -> None:
+    asked, unblocked = threading.Event(), threading.Event()
+
+    class Hanging(FakeNvml):
+        def nvmlInit(self) -> None:  # noqa: N802 - NVML's name
+            asked.set()
+            unblocked.wait(60)
+            raise self.NVMLError(self.NVML_ERROR_GPU_IS_LOST)
+
+    gpus = Gpus(Hanging(), lambda: None)
+    gpus.watch()
+
+    assert asked.wait(60)
+    assert gpus.take() == []
+    unblocked.set()

@@ -37,26 +37,25 @@ from stagelens.instrumentors.agent.profile import Profiler
 from stagelens.instrumentors.agent.recent_durations import MIN_REQUESTS, RecentDurations
 from stagelens.instrumentors.agent.spans import RetainedRequest, build_trace
 from stagelens.instrumentors.agent.stacks import profile_text
-from stagelens.instrumentors.config import AgentConfig, SamplingLimits
+from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.libraries.queues import QueueInstrumentor
 from stagelens.instrumentors.recorder_state import state
+from tests.instrumentors.conftest import record, using
 
 LATER = 3600 * 10**9
 
 
 @pytest.fixture
 def profiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Profiler]:
-    executors = ExecutorInstrumentor()
-    executors.instrument()
     monkeypatch.setattr(profile, "unpatched", _without_thread(profile.unpatched))
     profiler = Profiler(random.Random(1))
     for _ in range(MIN_REQUESTS):
         profiler.recent.add("/fast", 10**9)
     profiler.allow(1.0)
-    yield profiler
+    with using(ExecutorInstrumentor()):
+        yield profiler
     profiler.allow(0.0)
-    executors.uninstrument()
 
 
 def _without_thread(original: Any) -> Any:
@@ -132,35 +131,6 @@ def served_by(work: Work) -> Generator[records.Marks]:
         thread.join()
 
 
-def test_a_thread(profiler: Profiler) -> None:
-    with served_by(guilty) as marks:
-        assert look(profiler)
-    now = records.clock() + 2 * LATER
-    (key,) = profiler.take(marks, {"overhead": now}, [], marks[records.START], now)
-    frames = split_stack_key(key)[1]
-    assert [frame.function for frame in frames if "test_profile" in frame.module][-1] == "guilty"
-    assert "4111" not in key
-    line = next(frame.line for frame in frames if frame.function == "guilty")
-    assert line == guilty.__code__.co_firstlineno + 3
-
-
-def waits_for_lock(started: threading.Event, release: threading.Event) -> None:
-    lock = threading.Lock()
-    lock.acquire()
-    threading.Thread(target=lambda: release.wait() and lock.release()).start()
-    started.set()
-    lock.acquire()
-
-
-def waits_for_input(started: threading.Event, release: threading.Event) -> None:
-    reading, writing = os.pipe()
-    # The end of the input.
-    threading.Thread(target=lambda: release.wait() and os.close(writing)).start()
-    started.set()
-    os.read(reading, 1)
-    os.close(reading)
-
-
 def waits_in_c(started: threading.Event, release: threading.Event) -> None:
     items: queue.SimpleQueue[None] = queue.SimpleQueue()
     threading.Thread(target=lambda: release.wait() and items.put(None)).start()
@@ -193,30 +163,27 @@ def in_batch(work: Callable[..., object]) -> Callable[..., None]:
 
 @pytest.mark.parametrize(
     ("work", "named"),
-    [
-        (waits_for_lock, "waits_for_lock"),
-        (waits_for_input, "waits_for_input"),
-        (waits_in_c, "waits_in_c"),
-        (in_pool(guilty), "guilty"),
-        (in_batch(guilty), "guilty"),
-    ],
+    [(guilty, "guilty"), (waits_in_c, "waits_in_c"), (in_pool(guilty), "guilty"), (in_batch(guilty), "guilty")],
 )
 def test_what_works_for_a_request_is_named(profiler: Profiler, work: Work, named: str) -> None:
     with served_by(work) as marks:
         assert look(profiler)
+    now = records.clock() + 2 * LATER
+    (key,) = profiler.take(marks, {"overhead": now}, [], marks[records.START], now)
+    frames = [frame for frame in split_stack_key(key)[1] if "test_profile" in frame.module]
 
-    assert named in functions(profiler, marks)
+    assert frames[-1].function == named
+    assert (frames[-1].line == guilty.__code__.co_firstlineno + 3) == (named == "guilty")
+    assert "4111" not in key
     assert not recorder.working
 
 
 def test_the_worker_of_a_queue_counts_as_the_work_of_the_waiting_request(profiler: Profiler) -> None:
-    queues = QueueInstrumentor()
-    queues.instrument()
     jobs: queue.Queue[Any] = queue.Queue()
 
     class Job:
-        def __init__(self, started: threading.Event, release: threading.Event) -> None:
-            self.events, self.future = (started, release), Future[None]()
+        def __init__(self, *events: threading.Event) -> None:
+            self.events, self.future = events, Future[None]()
 
         def set(self) -> None:
             self.future.set_result(None)
@@ -226,20 +193,17 @@ def test_the_worker_of_a_queue_counts_as_the_work_of_the_waiting_request(profile
             guilty(*job.events)
             job.set()
 
-    def ask(started: threading.Event, release: threading.Event) -> None:
-        job = Job(started, release)
-        jobs.put(job)
+    def ask(*events: threading.Event) -> None:
+        jobs.put(job := Job(*events))
         job.future.result()
 
-    worker = threading.Thread(target=loop)
-    worker.start()
-    try:
+    with using(QueueInstrumentor()):
+        worker = threading.Thread(target=loop)
+        worker.start()
         with served_by(ask) as marks:
             assert look(profiler)
-    finally:
         jobs.put(None)
         worker.join()
-        queues.uninstrument()
     assert functions(profiler, marks)[:2] == ["loop", "guilty"]
 
 
@@ -305,13 +269,12 @@ async def child_work(release: asyncio.Event) -> None:
     await release.wait()
 
 
-async def gathering(release: asyncio.Event) -> None:
-    await asyncio.gather(child_work(release), asyncio.sleep(0))
-
-
 async def grouping(release: asyncio.Event) -> None:
+    async def gathering() -> None:
+        await asyncio.gather(child_work(release), asyncio.sleep(0))
+
     async with asyncio.TaskGroup() as group:
-        group.create_task(gathering(release))
+        group.create_task(gathering())
 
 
 async def grouping_by_anyio(release: asyncio.Event) -> None:
@@ -344,19 +307,6 @@ async def consuming(release: asyncio.Event) -> None:
     await producer
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [gathering, grouping, grouping_by_anyio, waiting, shielding, collecting, consuming],
-    ids=lambda f: f.__name__,
-)
-def test_the_child_task_that_works_is_named(profiler: Profiler, shape: Any) -> None:
-    named = asyncio.run(served_in_task(profiler, shape))
-
-    assert named[0] == "request"
-    assert "child_work" in named
-    assert shape.__name__ in named
-
-
 async def threaded(release: asyncio.Event) -> None:
     started, ended = threading.Event(), threading.Event()
     job = asyncio.create_task(asyncio.to_thread(guilty, started, ended))
@@ -376,9 +326,19 @@ async def own_wait(release: asyncio.Event) -> None:
         await wait_alone()
 
 
-@pytest.mark.parametrize(("work", "named"), [(child_work, "wait"), (own_wait, "wait_alone"), (threaded, "guilty")])
+@pytest.mark.parametrize(
+    ("work", "named"),
+    [
+        *((child_work, "wait"), (own_wait, "wait_alone"), (threaded, "guilty")),
+        *((shape, "child_work") for shape in (grouping, grouping_by_anyio, waiting, shielding, collecting, consuming)),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_what_a_task_waits_for_is_named(profiler: Profiler, work: Any, named: str) -> None:
-    assert named in asyncio.run(served_in_task(profiler, work))
+    found = asyncio.run(served_in_task(profiler, work))
+
+    assert found[0] == "request" or work is threaded
+    assert named in found
 
 
 def test_an_event_loop_that_a_thread_runs_for_its_request(profiler: Profiler) -> None:
@@ -435,17 +395,11 @@ def test_where_all_take_the_same_time_none_is_slow() -> None:
 
 @pytest.mark.parametrize("in_task", [False, True])
 def test_a_look_without_a_baseline_samples_slow_requests_only(profiler: Profiler, in_task: bool) -> None:
-    async def serve() -> None:
-        opened.append(open_request())
+    async def serve() -> tuple[records.Marks, Any]:
+        return open_request()
 
-    opened: list[tuple[records.Marks, Any]] = []
-    if in_task:
-        asyncio.run(serve())
-    else:
-        opened.append(open_request())
-    marks, token = opened[0]
-    shortest = profiler.recent.shortest
-    assert shortest is not None
+    marks, token = asyncio.run(serve()) if in_task else open_request()
+    shortest = profiler.recent.shortest or 0
     sampled = [profiler.sample(marks[records.START] + after, baseline=False) for after in (shortest, shortest + 1)]
     recorder.end(token)
     assert sampled == [False, True]
@@ -539,14 +493,6 @@ def test_only_a_long_look_lets_other_threads_run(
     assert slept == [profile.PAUSE_SECONDS] * pauses
 
 
-def test_without_a_share_of_a_core_requests_do_not_register(profiler: Profiler) -> None:
-    assert state.register is not None
-    profiler.allow(0.0)
-    assert state.register is None
-    profiler.allow(0.001)
-    assert state.register is not None
-
-
 def test_a_request_that_is_not_slow_is_the_baseline(profiler: Profiler) -> None:
     marks, token = open_request()
     assert not profiler.sample(marks[records.START] + 1)
@@ -596,17 +542,17 @@ def test_the_series_and_the_trace_get_the_profile(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.MAX_KEYS", 1)
     profiler = Profiler(random.Random(1))
     fold = Aggregator(SamplingLimits(), random.Random(1), profiler=profiler)
-    marks = [records.CLOSED, 0, 0, "forward", 0, 8_000_000]
+    request = record(("forward", 0, 8_000_000))
     for now in range(8):
-        profiler.samples_of(marks).add(now, (a_code(f"f{now // 6}"), 1))
-    fold.add((marks, 0, 10_000_000, "/p", "", 200, "server"))
+        profiler.samples_of(request[0]).add(now, (a_code(f"f{now // 6}"), 1))
+    fold.add(request)
     ((dimensions, delta),) = fold.take().items()
     counted = {
         key: sum(h.buckets.values()) for metric, key, h in delta.counts.histograms() if metric == names.PROFILE_TIME
     }
     assert counted == {"forward;serve:f0@serve.py:1": 6000, "forward;:__other__": 2000}
-    ((record, because),) = delta.sampler.retained()
-    root = build_trace(RetainedRequest(record, because, dimensions, delta.own_stages)).spans[0]
+    ((retained, because),) = delta.sampler.retained()
+    root = build_trace(RetainedRequest(retained, because, dimensions, delta.own_stages)).spans[0]
     assert root.attributes[names.PROFILE] == "6000 forward;serve:f0@serve.py:1\n2000 forward;serve:f1@serve.py:1"
 
 
@@ -679,17 +625,17 @@ def test_a_wait_for_a_lock_takes_time_of_no_other_stage(intervals: list[Any], lo
 def test_a_wait_for_a_lock_ends_where_the_model_begins() -> None:
     profiler = Profiler(random.Random(1))
     fold = Aggregator(SamplingLimits(), random.Random(1), profiler=profiler)
-    marks = [records.CLOSED, 0, 0, "deserialize", 0, 9_000_000, "forward", 52_000_000, 60_000_000]
-    marks += ["handler", 0, 60_000_000]
-    samples = profiler.samples_of(marks)
+    stages = ("deserialize", 0, 9_000_000), ("forward", 52_000_000, 60_000_000), ("handler", 0, 60_000_000)
+    request = record(*stages, end=60_000_000)
+    samples = profiler.samples_of(request[0])
     samples.waits.append([15_000_000, 50_000_000, 5_000_000])
     samples.add(30_000_000, (a_code("predict"), 1))
 
-    fold.add((marks, 0, 60_000_000, "/p", "", 200, "server"))
+    fold.add(request)
 
     ((dimensions, delta),) = fold.take().items()
-    ((record, because),) = delta.sampler.retained()
-    root, *spans = build_trace(RetainedRequest(record, because, dimensions, delta.own_stages)).spans
+    ((retained, because),) = delta.sampler.retained()
+    root, *spans = build_trace(RetainedRequest(retained, because, dimensions, delta.own_stages)).spans
     own = {key.removeprefix(names.STAGE_SELF_PREFIX): spent for key, spent in root.attributes.items()}
     assert (own["queue"], own["deserialize"], own["forward"]) == (37_000_000, 9_000_000, 8_000_000)
     assert own["handler"] == 6_000_000
@@ -740,25 +686,6 @@ def test_the_text_is_limited() -> None:
     assert (len(lines), lines[0][:3]) == (8, "99 ")
 
 
-def test_off() -> None:
-    assert AgentConfig.from_env({}).profile
-    assert not AgentConfig.from_env({"STAGELENS_PROFILE": "off"}).profile
-    assert AgentConfig.from_env({"STAGELENS_PROFILE": "perhaps"}).profile
-    assert state.register is None
-
-
-FORK = """
-import os, random
-from stagelens.instrumentors import recorder
-from stagelens.instrumentors.agent.profile import Profiler
-profiler = Profiler(random.Random(1))
-profiler.allow(1.0)
-assert recorder.state.register is not None
-if os.fork() == 0:
-    os._exit(0 if recorder.state.register is None and not recorder.working else 1)
-print(os.waitstatus_to_exitcode(os.wait()[1]))
-"""
-
 GEVENT = """
 from gevent import monkey
 monkey.patch_all()
@@ -776,19 +703,17 @@ def slow():
     opened.append(marks)
     gevent.sleep(0)
     recorder.end(token)
-def serve():
-    slow()
 opened = []
-greenlet = gevent.spawn(serve)
+greenlet = gevent.spawn(slow)
 gevent.sleep(0)
 profiler.sample(records.clock() + 3600 * 10**9)
 greenlet.join()
 (key,) = profiler.take(opened[0], {"overhead": 7}, [], opened[0][1], records.clock() + 7200 * 10**9)
-print([part.partition("@")[0] for part in key.split(";")][:3])
+print(*(part.partition("@")[0] for part in key.split(";")[:2]))
 """
 
 
-# In a process of its own: in Python 3.13.0, it may crash at the next thread of a library in C.
+# `sys._current_frames` of two interpreters may crash; Python 3.13.0 does at the next thread of a library in C.
 INTERPRETERS = """
 import sys
 from stagelens.instrumentors.agent.frames import current_frames
@@ -804,18 +729,26 @@ print(len(during), len(current_frames()))
 """
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="interpreters share a lock before Python 3.12")
-def test_no_thread_is_looked_at_while_there_is_another_interpreter() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERPRETERS], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "0 1", done.stderr
-
-
 @pytest.mark.parametrize(
-    ("script", "printed"), [(FORK, "0"), (GEVENT, "['overhead', '<string>:serve', '<string>:slow']")]
+    ("script", "printed"),
+    [
+        (GEVENT, "overhead <string>:slow"),
+        pytest.param(INTERPRETERS, "0 1", marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="one lock")),
+    ],
+    ids=["greenlets", "another interpreter"],
 )
 def test_other_processes(script: str, printed: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == printed, done.stderr
+
+
+@pytest.mark.usefixtures("profiler")
+def test_a_forked_child_does_not_register_requests() -> None:
+    assert state.register is not None
+    child = os.fork()
+    if child == 0:
+        os._exit(state.register is not None or bool(recorder.working))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_each_module_that_hands_work_to_a_thread_is_known() -> None:

@@ -9,7 +9,7 @@ from stagelens.core import names
 from stagelens.instrumentors import records, stalls
 from stagelens.instrumentors.agent.spans import Span
 from stagelens.instrumentors.stalls import Stall
-from tests.instrumentors.conftest import Finished, trace_of
+from tests.instrumentors.conftest import Finished, record, trace_of
 
 
 def spans(record: records.Record) -> list[Span]:
@@ -38,10 +38,9 @@ def test_a_request_inside_a_request_is_a_child(finished: Finished) -> None:
 
 
 def test_stage_attributes_are_on_its_span() -> None:
-    marks = [records.CLOSED, 0, 0]
-    marks += ["forward", 1, 2, "@model", "detector", 0, "@batch", 4, 0]
-    marks += ["forward@gpu", 3, 5, "@model", "classifier", 0, "@provider", "CUDAExecutionProvider", 0]
-    root, detector, classifier = spans((marks, 0, 9, "/predict", "", 200, "server"))
+    first = ("forward", 1, 2), ("@model", "detector", 0), ("@batch", 4, 0)
+    second = ("forward@gpu", 3, 5), ("@model", "classifier", 0), ("@provider", "CUDAExecutionProvider", 0)
+    root, detector, classifier = spans(record(*first, *second, end=9))
 
     assert detector.attributes == {names.STAGE: "forward", names.MODEL: "detector", names.BATCH_SIZE: 4}
     assert classifier.attributes == {
@@ -55,20 +54,19 @@ def test_stage_attributes_are_on_its_span() -> None:
 
 
 def test_a_call_has_its_host_on_its_span() -> None:
-    marks = [records.CLOSED, 0, 0]
-    for at, address in enumerate(("api.example.com", b"dns:///ranker:50051", "", object())):
-        marks += ["dependency", 2 * at, 2 * at + 1, "@called", address, 0]
-    _, *calls = spans((marks, 0, 9, "/predict", "", 200, "server"))
+    addresses = enumerate(("api.example.com", b"dns:///ranker:50051", "", object()))
+    marks = (("dependency", 2 * at, 2 * at + 1, "@called", address, 0) for at, address in addresses)
+    _, *calls = spans(record(*marks, end=9))
 
     assert [each.attributes.get(names.SERVER) for each in calls[:3]] == ["api.example.com", "ranker", None]
 
 
 def test_the_root_has_what_is_known_of_the_request() -> None:
-    marks = [records.CLOSED, 0, 0, "@attribute", ("tenant", "acme"), 0, "@attribute", ("tier", ""), 0]
+    marks = ["@attribute", ("tenant", "acme"), 0, "@attribute", ("tier", ""), 0]
     marks += ["@request_size", "123456", 0, "@queue_length", 0, 0, "@caller", "a=1,stagelens=checkout", 0]
     marks += ["@tokens_in", 5, 0, "@tokens_in", 2, 0, "@batch", 0, 0, "@response_size", "many", 0]
-    root, *_ = spans((marks, 0, 9, "/predict", "", 200, "server"))
-    plain, *_ = spans(([records.CLOSED, 0, 0], 0, 9, "/predict", "", 200, "server"))
+    root, *_ = spans(record(marks))
+    plain, *_ = spans(record())
     shown = {key: value for key, value in root.attributes.items() if key.startswith(names.ATTRIBUTE)}
 
     assert shown == {
@@ -83,8 +81,8 @@ def test_the_root_has_what_is_known_of_the_request() -> None:
 
 def test_a_trace_reports_process_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stalls.stalls, "_ring", [Stall("gc", 12, 15), Stall("gc", 90, 99)])
-    marks = [records.CLOSED, 10, 0, "preprocess", 10, 14, "forward", 20, 30]
-    root, preprocess, forward = spans((marks, 10, 40, "/predict", "", 200, "server"))
+    stages = ("preprocess", 10, 14), ("forward", 20, 30)
+    root, preprocess, forward = spans(record(*stages, start=10, end=40))
 
     assert root.attributes["stagelens.stall.gc"] == 3
     assert root.attributes["stagelens.stall.gc.preprocess"] == 2
@@ -101,10 +99,7 @@ def test_a_request_with_thousands_of_stages_reads_the_stalls_once(monkeypatch: p
         return [Stall("gc", 0, end)]
 
     monkeypatch.setattr(stalls.stalls, "during", during)
-    marks = [records.CLOSED, 0, 0]
-    for at in range(4000):
-        marks += ["forward", at * 10, at * 10 + 9]
-    root, *below = spans((marks, 0, 40_000, "/predict", "", 200, "server"))
+    root, *below = spans(record(*(("forward", at * 10, at * 10 + 9) for at in range(4000)), end=40_000))
 
     assert len(asked) <= 2
     assert {span.attributes["stagelens.stall.gc"] for span in below} == {9}
@@ -116,7 +111,7 @@ def test_an_inner_request_with_another_trace_does_not_change_the_outer(finished:
     outer, inner = (f"00-{number:032x}-{number:016x}-01" for number in (1, 2))
     with stagelens.request("outer", traceparent=outer), stagelens.request("inner", traceparent=inner):
         pass
-    late = [records.CLOSED, 0, 0, "@trace", (f"{3:032x}", f"{3:016x}"), 0, "@traceparent", inner, 0]
+    late = record(("@trace", (f"{3:032x}", f"{3:016x}"), 0), ("@traceparent", inner, 0))
 
     assert [span.parent_id for span in spans(finished[0])][:1] == [f"{1:016x}"]
-    assert spans((late, 0, 9, "/predict", "", 200, "server"))[0].parent_id == ""
+    assert spans(late)[0].parent_id == ""
