@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from email.utils import formatdate
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,10 +23,9 @@ from stagelens.instrumentors.doctor.probe import MARK
 from stagelens.instrumentors.run import SOURCE
 from stagelens.instrumentors.session import Sink
 from tests.support import command_line
-from tests.support.http_server import Recorded, http_server
-
-if TYPE_CHECKING:
-    from tests.support.certificate_authority import Authorities
+from tests.support.certificate_authority import Authorities
+from tests.support.hostile_peer import listening
+from tests.support.http_server import http_server
 
 Doctor = Callable[..., tuple[int, str]]
 
@@ -81,29 +78,6 @@ def test_a_healthy_service_gets_a_short_ok_report(doctor: Doctor) -> None:
     assert f"gunicorn {version('gunicorn')}" in output
 
 
-@pytest.mark.parametrize(
-    ("settings", "state"),
-    [
-        (
-            {},
-            "on, at most 1 % of a CPU core, 2 % while requests wait for locks, within the overhead budget of 1 % of the request time or 100 us",
-        ),
-        ({"STAGELENS_OVERHEAD_BUDGET": "none"}, "on, at most 1 % of a CPU core, 2 % while requests wait for locks"),
-        ({"STAGELENS_PROFILE": "off"}, "off (STAGELENS_PROFILE)"),
-        ({"OTEL_SDK_DISABLED": "true"}, ""),
-    ],
-)
-def test_the_state_of_the_tail_profiler_is_reported(
-    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], state: str
-) -> None:
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    _, output = doctor("--", sys.executable, "serve.py")
-
-    found = re.search(r"Tail profiler: (.*?) (?:Problems:|Hints:|No problems)", output)
-    assert (found[1] if found else "") == state
-
-
 def test_another_interpreter_is_inspected(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
@@ -118,14 +92,12 @@ def test_another_interpreter_is_inspected(doctor: Doctor, tmp_path: Path, monkey
     )
 
 
-def test_an_interpreter_that_ignores_its_environment_is_not_timed(doctor: Doctor) -> None:
+def test_an_ignored_or_replaced_pythonpath_is_reported_with_the_fix(doctor: Doctor) -> None:
     code, output = doctor("--", sys.executable, "-I", "-m", "uvicorn", "serve:app")
 
     assert code == 1
     assert "-I makes Python ignore PYTHONPATH, which loads Stagelens: nothing is timed." in output
 
-
-def test_a_replaced_pythonpath_is_reported_with_the_fix(doctor: Doctor) -> None:
     code, output = doctor("--", "env", "PYTHONPATH=.", sys.executable, "serve.py")
 
     assert code == 1
@@ -172,23 +144,10 @@ def test_startup_output_and_startup_failures_are_distinguished(doctor: Doctor, p
     assert "cannot be queried: SystemExit: no license" in output
 
 
-def responding(status: int, headers: dict[str, str] | None = None) -> AbstractContextManager[Recorded]:
-    return http_server(lambda _: (status, headers or {}, b"because"))
-
-
 @contextmanager
-def silent_in_http() -> Generator[Recorded]:
-    def serve() -> None:
-        connection, _ = listening.accept()
-        with connection:
-            connection.recv(65536)
-            connection.sendall(b"\0\0\0\x04\0\0\0\0\0")
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield Recorded(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        thread.join()
+def responding(status: int, headers: dict[str, str] | None = None) -> Generator[str]:
+    with http_server(lambda _: (status, headers or {}, b"because")) as collector:
+        yield collector.url
 
 
 @pytest.mark.parametrize(
@@ -206,15 +165,15 @@ def silent_in_http() -> Generator[Recorded]:
         ),
         (lambda: responding(503), "does not accept data at present: POST /v1/metrics returned HTTP 503 because", ""),
         (lambda: responding(200, {"Date": formatdate(time.time() - 7200)}), "7,2", "timedatectl"),
-        (silent_in_http, "it may be the OTLP/gRPC port", ":4318"),
+        (lambda: listening("speaks HTTP/2"), "it may be the OTLP/gRPC port", ":4318"),
     ],
     ids=["token", "path", "busy", "clock", "grpc"],
 )
 def test_a_refusing_collector_is_reported_with_its_response(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch, server: Callable[[], Any], text: str, fix: str
 ) -> None:
-    with server() as collector:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    with server() as url:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         _, output = doctor("--", "true")
 
     assert text in output

@@ -12,7 +12,16 @@ import pytest
 from stagelens import __version__
 from stagelens.instrumentors import run
 from stagelens.instrumentors.bootstrap import LIBRARIES
-from stagelens.instrumentors.doctor import CHECKS, checks, delivery
+from stagelens.instrumentors.doctor import CHECKS, checks
+from stagelens.instrumentors.doctor.checks import (
+    check_autoload,
+    check_program,
+    check_stages,
+    check_threads,
+    check_uwsgi,
+    check_versions,
+)
+from stagelens.instrumentors.doctor.delivery import check_collector, check_settings, profiler_state
 from stagelens.instrumentors.doctor.inspection import Check, Inspection, Interpreter
 from stagelens.instrumentors.doctor.report import WITHOUT_INSTRUMENTOR, timed_libraries, untimed_libraries
 from stagelens.instrumentors.doctor.target import find_target
@@ -42,54 +51,34 @@ def inspection_of(*words: str, **environment: str) -> Inspection:
 SERVICE = inspection_of("gunicorn", "--preload", "-w", "4", "serve:app")
 
 
-def with_interpreter(**facts: Any) -> Inspection:
+def having(**facts: Any) -> Inspection:
     assert SERVICE.interpreter is not None
     return replace(SERVICE, interpreter=replace(SERVICE.interpreter, **facts))
 
 
+def set_to(**environment: str) -> Inspection:
+    return inspection_of("python", "s.py", **environment)
+
+
 NOT_LOADED = {"loaded": False, "error": "", "version": __version__, "file": ""}
 PROBLEMS: list[tuple[Inspection, Check, str]] = [
-    (replace(SERVICE, target=find_target(["docker", "run", "x"], {})), checks.check_program, "that docker starts"),
-    (replace(SERVICE, silence="Permission denied"), checks.check_program, "Permission denied"),
-    (with_interpreter(version=[3, 10, 2]), checks.check_versions, "needs 3.11"),
-    (
-        with_interpreter(distributions={"opentelemetry-api": "1.20.0"}),
-        checks.check_versions,
-        "'opentelemetry-api>=1.30'",
-    ),
-    (with_interpreter(implementation="pypy"), checks.check_versions, "pypy"),
-    (with_interpreter(stagelens=NOT_LOADED, ignores_environment=True), checks.check_autoload, "ignore PYTHONPATH"),
-    (with_interpreter(stagelens=NOT_LOADED, no_site=True), checks.check_autoload, "remove -S"),
-    (
-        with_interpreter(stagelens=NOT_LOADED, environment={"PYTHONPATH": "/app"}),
-        checks.check_autoload,
-        "stagelens run -- gunicorn",
-    ),
-    (
-        with_interpreter(stagelens=NOT_LOADED, sitecustomize="/etc/sitecustomize.py"),
-        checks.check_autoload,
-        "/etc/sitecustomize.py",
-    ),
-    (
-        with_interpreter(stagelens={"loaded": False, "error": "No module"}),
-        checks.check_autoload,
-        f"-m pip install {run.SOURCE}",
-    ),
-    (
-        with_interpreter(stagelens={**NOT_LOADED, "loaded": True, "version": "0"}),
-        checks.check_autoload,
-        f"not this version {__version__}",
-    ),
-    (inspection_of("python", "s.py", STAGELENS_STAGES="load=serve:x"), checks.check_stages, "does not exist in serve"),
-    (inspection_of("uwsgi", "--http", ":8000"), checks.check_uwsgi, "--enable-threads"),
-    (with_interpreter(thread_error="can't start new thread"), checks.check_threads, "seccomp"),
-    (
-        inspection_of("python", "s.py", STAGELENS_EXPORT_INTERVAL="3"),
-        delivery.check_settings,
-        "write a number and a unit",
-    ),
-    (inspection_of("python", "s.py", OTEL_SDK_DISABLED="true"), delivery.check_settings, "unset OTEL_SDK_DISABLED"),
-    (inspection_of("python", "s.py", OTEL_SERVICE_NAME=""), delivery.check_settings, "OTEL_SERVICE_NAME=checkout"),
+    (replace(SERVICE, target=find_target(["docker", "run", "x"], {})), check_program, "that docker starts"),
+    (replace(SERVICE, silence="Permission denied"), check_program, "Permission denied"),
+    (having(version=[3, 10, 2]), check_versions, "needs 3.11"),
+    (having(distributions={"opentelemetry-api": "1.20.0"}), check_versions, "'opentelemetry-api>=1.30'"),
+    (having(implementation="pypy"), check_versions, "pypy"),
+    (having(stagelens=NOT_LOADED, ignores_environment=True), check_autoload, "ignore PYTHONPATH"),
+    (having(stagelens=NOT_LOADED, no_site=True), check_autoload, "remove -S"),
+    (having(stagelens=NOT_LOADED, environment={"PYTHONPATH": "/app"}), check_autoload, "stagelens run -- gunicorn"),
+    (having(stagelens=NOT_LOADED, sitecustomize="/etc/s.py"), check_autoload, "/etc/s.py"),
+    (having(stagelens={"loaded": False, "error": "No module"}), check_autoload, f"-m pip install {run.SOURCE}"),
+    (having(stagelens={**NOT_LOADED, "loaded": True, "version": "0"}), check_autoload, f"this version {__version__}"),
+    (set_to(STAGELENS_STAGES="load=serve:x"), check_stages, "does not exist in serve"),
+    (inspection_of("uwsgi", "--http", ":8000"), check_uwsgi, "--enable-threads"),
+    (having(thread_error="can't start new thread"), check_threads, "seccomp"),
+    (set_to(STAGELENS_EXPORT_INTERVAL="3"), check_settings, "write a number and a unit"),
+    (set_to(OTEL_SDK_DISABLED="true"), check_settings, "unset OTEL_SDK_DISABLED"),
+    (set_to(OTEL_SERVICE_NAME=""), check_settings, "OTEL_SERVICE_NAME=checkout"),
 ]
 
 
@@ -124,13 +113,13 @@ def test_every_check_has_a_test_case() -> None:
     [("A.c", True), ("d", True), ("e", True), ("system.walk", True), ("A.d", False), ("c", False), ("os", False)],
 )
 def test_a_stage_may_be_defined_assigned_or_imported(function: str, *, exists: bool) -> None:
-    inspection = inspection_of("python", "s.py", STAGELENS_STAGES=f"load=serve:{function},load=elsewhere:x")
+    inspection = set_to(STAGELENS_STAGES=f"load=serve:{function},load=elsewhere:x")
 
-    assert (list(checks.check_stages(inspection)) == []) is exists
+    assert (list(check_stages(inspection)) == []) is exists
 
 
 def test_timed_and_untimed_libraries_are_told_apart() -> None:
-    inspection = with_interpreter(
+    inspection = having(
         distributions={"tensorflow": "2.21.0", "scikit-learn": "1.9.1", "spacy": "3.8.0", "gevent": "26.9.0"}
     )
 
@@ -140,30 +129,44 @@ def test_timed_and_untimed_libraries_are_told_apart() -> None:
 
 
 def test_uwsgi_may_have_its_options_in_a_file() -> None:
-    assert list(checks.check_uwsgi(inspection_of("uwsgi", "--ini", "app.ini"))) == []
+    assert list(check_uwsgi(inspection_of("uwsgi", "--ini", "app.ini"))) == []
 
 
-@pytest.mark.parametrize(("limit", "left"), [("max", None), ("100000", 100000 - 60000 + 20000)])
-def test_available_memory_includes_the_page_cache(tmp_path: Path, limit: str, left: int | None) -> None:
-    (tmp_path / "memory.max").write_text(f"{limit}\n")
-    (tmp_path / "memory.current").write_text("60000\n")
-    (tmp_path / "memory.stat").write_text("anon 40000\nfile 20000\n")
+@pytest.mark.parametrize(
+    ("settings", "state"),
+    [
+        (
+            {},
+            "on, at most 1 % of a CPU core, 2 % while requests wait for locks, within the overhead budget of 1 % of the",
+        ),
+        ({"STAGELENS_OVERHEAD_BUDGET": "none"}, "on, at most 1 % of a CPU core, 2 % while requests wait for locks"),
+        ({"STAGELENS_PROFILE": "off"}, "off (STAGELENS_PROFILE)"),
+        ({"OTEL_SDK_DISABLED": "true"}, ""),
+    ],
+)
+def test_the_state_of_the_tail_profiler_is_reported(settings: dict[str, str], state: str) -> None:
+    assert profiler_state(set_to(**settings)).partition(" request time")[0] == state
 
-    assert checks.memory_left(tmp_path) == left
+
+MIB = 1024**2
 
 
-def test_a_small_container_is_warned_about_the_buffer_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "memory.max").write_text(str(64 * 1024**2))
-    (tmp_path / "memory.current").write_text(str(54 * 1024**2))
-    (tmp_path / "memory.stat").write_text("file 0\n")
+@pytest.mark.parametrize(("limit", "left"), [("max", None), (64 * MIB, 64 * MIB - 54 * MIB + 2 * MIB)])
+def test_a_small_container_is_warned_about_the_buffer_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: object, left: int | None
+) -> None:
+    texts = {"max": f"{limit}\n", "current": f"{54 * MIB}\n", "stat": f"anon 40000\nfile {2 * MIB}\n"}
+    for name, text in texts.items():
+        (tmp_path / f"memory.{name}").write_text(text)
     monkeypatch.setattr(checks, "CGROUP", tmp_path)
 
-    assert [finding.fix for finding in checks.check_memory(SERVICE)] != []
-    assert list(checks.check_memory(inspection_of("python", "serve.py", STAGELENS_BUFFER_SIZE="1MiB"))) == []
+    assert checks.memory_left(tmp_path) == left
+    assert len(list(checks.check_memory(SERVICE))) == (left is not None)
+    assert list(checks.check_memory(set_to(STAGELENS_BUFFER_SIZE="1MiB"))) == []
 
 
 def test_a_missing_collector_in_a_terminal_is_not_a_problem() -> None:
-    findings = list(delivery.check_collector(replace(SERVICE, alone=True)))
+    findings = list(check_collector(replace(SERVICE, alone=True)))
 
     assert [(finding.fix, finding.hurts) for finding in findings] == [("stagelens up", False)]
 
@@ -179,7 +182,7 @@ def test_a_gpu_without_nvml_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(checks, "DRIVER", tmp_path / "nvidiactl")
     without = list(checks.check_gpus(SERVICE))
     (tmp_path / "nvidiactl").touch()
-    with_nvml = with_interpreter(distributions={"nvidia-ml-py": "13.615.71"})
+    with_nvml = having(distributions={"nvidia-ml-py": "13.615.71"})
 
     findings = [(finding.fix, finding.hurts) for finding in checks.check_gpus(SERVICE)]
     assert findings == [("pip install 'stagelens[gpu]'", False)]
