@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import ssl
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ from stagelens.instrumentors.export import exporter as module
 from stagelens.instrumentors.export.exporter import Exporter
 from stagelens.instrumentors.export.outbox import ExportBatch
 from tests.support.certificate_authority import Authorities
-from tests.support.http_server import Request, Response, http_server
+from tests.support.http_server import Recorded, Request, Response, http_server
 from tests.support.otlp_bodies import read_metrics
 
 
@@ -88,28 +87,21 @@ def sink() -> Generator[Sink]:
         sink.answering.set()
 
 
-@dataclass
-class Guarded:
-    url: str
-    seen: list[str] = field(default_factory=list[str])
-
-
 @pytest.fixture
-def guarded(authority: Authorities) -> Generator[Guarded]:
+def guarded(authority: Authorities) -> Generator[Recorded]:
+    """A server that requires a certificate of the authority "clients"."""
     own = authority("servers").sign("collector")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate, own.key)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(authority("clients").file)
+    with http_server(context=context, protocol="HTTP/1.0") as server:
+        yield server
 
-    def respond(request: Request) -> Response:
-        guarded.seen.append(dict(pair for (pair,) in request.certificate["subject"])["commonName"])
-        return 200, {}, b""
 
-    guarded = Guarded("")
-    with http_server(respond, context=context, protocol="HTTP/1.0") as server:
-        guarded.url = server.url
-        yield guarded
+def clients_of(guarded: Recorded) -> list[str]:
+    subjects = [request.certificate["subject"] for request in guarded.requests]
+    return [dict(pair for (pair,) in subject)["commonName"] for subject in subjects]
 
 
 def batch(url: str, number: int = 1, body: bytes = b"body", requests: int = 1) -> ExportBatch:
@@ -135,6 +127,25 @@ class Exporters:
             **changes,
         }
         return Exporter(lost=lambda *lost: self.losses.append(lost), rng=random.Random(1), **settings)
+
+    def delivering(self, *batches: ExportBatch, **options: Any) -> Exporter:
+        """Return an exporter that has just delivered *batches*."""
+        agent = self(**options)
+        for offered in batches:
+            agent.offer(offered)
+        assert agent.drain(60)
+        return agent
+
+    def sending(self, *batches: ExportBatch, **options: Any) -> Exporter:
+        """Return an exporter whose thread sends *batches*."""
+        return send(self(**options), *batches)
+
+
+def send(agent: Exporter, *batches: ExportBatch) -> Exporter:
+    for offered in batches:
+        agent.offer(offered)
+    agent.wake()
+    return agent
 
 
 @pytest.fixture
@@ -170,10 +181,3 @@ def park(exporter: dict[str, Any]) -> None:
     # A failed attempt takes the call back.
     while not stands.wait(0.05):
         exporter["_wake"].set()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen within a minute"
-        time.sleep(0.005)

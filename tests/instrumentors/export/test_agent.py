@@ -9,7 +9,7 @@ import os
 import random
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,9 +21,7 @@ from stagelens.instrumentors.agent.aggregate import NO_FACTS, REQUESTS_ONLY
 from stagelens.instrumentors.agent.worker import Agent, Schedule
 from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.export import exporter
-
-if TYPE_CHECKING:
-    from conftest import Post, Sink
+from tests.instrumentors.export.conftest import Post, Sink
 
 pytestmark = pytest.mark.usefixtures("finished")
 
@@ -41,17 +39,15 @@ def serve(count: int, name: str = "predict") -> None:
 
 def test_each_request_arrives_exactly_once(sink: Sink) -> None:
     agent = agent_for(sink)
-    serve(300)
+    for count in (300, 5, 0):
+        serve(count)
 
-    assert agent.flush(60)
-
-    serve(5)
-
-    assert agent.flush(60)
-    assert agent.flush(60)
+        assert agent.flush(60)
     # A point for each stage that dominates: where the machine is busy, some requests are mostly nobody's time.
     counted = [sum(int(each["count"]) for each in post.points("inference.request.duration")) for post in sink.metrics()]
     assert counted == [300, 5]
+    first, second = (post.points("inference.request.duration")[0] for post in sink.metrics())
+    assert first["timeUnixNano"] == second["startTimeUnixNano"] < second["timeUnixNano"]
     assert [post.name for post in sink.posts] == [f"{agent.instance}:{number}" for number in range(1, 7)]
     assert sink.metrics()[0].resource() == {
         "service.name": "python",
@@ -59,19 +55,6 @@ def test_each_request_arrives_exactly_once(sink: Sink) -> None:
         "host.name": socket.gethostname(),
         "process.pid": str(os.getpid()),
     }
-
-
-def test_export_intervals_are_contiguous(sink: Sink) -> None:
-    agent = agent_for(sink)
-    for _ in range(2):
-        serve(1)
-
-        assert agent.flush(60)
-
-    first, second = (post.points("inference.request.duration")[0] for post in sink.metrics())
-
-    assert first["timeUnixNano"] == second["startTimeUnixNano"]
-    assert int(second["startTimeUnixNano"]) < int(second["timeUnixNano"])
 
 
 def by_attribute(post: Post) -> dict[str, int]:
@@ -149,17 +132,6 @@ def test_the_replica_is_counted_at_every_level(sink: Sink, level: int) -> None:
     assert by_attribute(sink.attributes()[0]) == {"replica=": 3}
 
 
-def test_many_attributes_are_split_over_posts(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "POINTS_A_BODY", 10)
-    agent = agent_for(sink)
-    for number in range(30):
-        serve(1, f"route-{number}")
-
-    assert agent.flush(60)
-    assert len(sink.attributes()) > 3
-    assert sum(by_attribute(post)["replica="] for post in sink.attributes()) == 30
-
-
 def test_uncounted_requests_are_reported(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = agent_for(sink)
 
@@ -200,14 +172,16 @@ def test_an_overloaded_agent_still_exports(sink: Sink, monkeypatch: pytest.Monke
     assert sink.requests() >= 100
 
 
-def test_many_series_are_split_over_posts_of_bounded_size(sink: Sink) -> None:
+def test_many_series_are_split_over_posts_of_bounded_size(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "POINTS_A_BODY", 10)
     agent = agent_for(sink)
     for number in range(120):
         serve(2, f"route-{number}")
 
     assert agent.flush(60)
-    assert len(sink.metrics()) == 3
-    assert sink.requests() == 240
+    assert (len(sink.metrics()), sink.requests()) == (3, 240)
+    assert len(sink.attributes()) > 12
+    assert sum(by_attribute(post)["replica="] for post in sink.attributes()) == 240
 
 
 def test_requests_wait_for_an_unreachable_collector(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import grpc
 import pytest
 
 from stagelens.instrumentors.export.http_post import explain
@@ -56,22 +54,6 @@ def test_a_peer_that_is_no_collector_is_named_in_one_line(
     assert line.isprintable()
     assert "\N{REPLACEMENT CHARACTER}" not in line
     assert len(line) < 500
-
-
-def test_the_grpc_port_of_a_real_server_is_named(exporter: Exporters, caplog: pytest.LogCaptureFixture) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        server = grpc.server(pool)
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        agent: Any = exporter(1.0, timeout_seconds=5.0)
-        agent.offer(batch(f"http://127.0.0.1:{port}"))
-        agent.wake()
-        with agent._attempt:
-            agent._attempt.wait_for(lambda: agent.retry_in_seconds is not None, 60)
-        server.stop(None).wait()
-
-    assert "(it is a port for OTLP/gRPC, and the agent speaks OTLP/HTTP)" in caplog.text
-    assert OTLP_PORT in caplog.text
 
 
 @pytest.mark.parametrize(

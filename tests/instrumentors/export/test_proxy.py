@@ -21,8 +21,10 @@ from stagelens.core.proxies import ProxyError
 from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export.exporter import Exporter
 from stagelens.instrumentors.export.http_post import post
-from tests.instrumentors.export.conftest import Exporters, Guarded, Sink, batch, until
+from tests.instrumentors.conftest import until
+from tests.instrumentors.export.conftest import Exporters, Sink, batch, clients_of
 from tests.support.certificate_authority import Authorities
+from tests.support.http_server import Recorded
 from tests.support.ports import free_port
 
 LOGIN = "Basic YWRhOnMzL2NyZXQ="
@@ -102,14 +104,14 @@ def send(exporter: Exporters) -> Callable[..., Exporter]:
     return send
 
 
-def test_exports_pass_the_proxy(proxy: Proxy, send: Any, sink: Sink, guarded: Guarded, authority: Authorities) -> None:
+def test_exports_pass_the_proxy(proxy: Proxy, send: Any, sink: Sink, guarded: Recorded, authority: Authorities) -> None:
     client = authority("clients").sign("agent")
     trust = ClientTlsFiles(str(authority("servers").file), str(client.certificate), str(client.key))
     send(sink.url, trust)
     send(guarded.url, trust)
 
     assert proxy.targets == [f"POST {sink.url}/v1/metrics", f"CONNECT {urlsplit(guarded.url).netloc}"]
-    assert guarded.seen == ["agent"]
+    assert clients_of(guarded) == ["agent"]
     assert "proxy-authorization" not in sink.posts[0].headers
     assert sink.posts[0].headers["authorization"] == "Bearer t"
 
@@ -117,7 +119,7 @@ def test_exports_pass_the_proxy(proxy: Proxy, send: Any, sink: Sink, guarded: Gu
     send(sink.url, trust)
     send(guarded.url, trust)
 
-    assert (len(sink.posts), guarded.seen, len(proxy.targets)) == (2, ["agent"] * 2, 2)
+    assert (len(sink.posts), clients_of(guarded), len(proxy.targets)) == (2, ["agent"] * 2, 2)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -158,9 +160,7 @@ def test_the_log_names_the_proxy_and_the_fix(
 ) -> None:
     monkeypatch.setenv("http_proxy", f"127.0.0.1:{free_port()}")
     monkeypatch.setenv("no_proxy", "")
-    agent = exporter(1.0)
-    agent.offer(batch("http://collector.example"))
-    agent.wake()
+    exporter.sending(batch("http://collector.example"), backoff_seconds=1.0)
     until(lambda: "Correct HTTP_PROXY or ALL_PROXY, or add collector.example to NO_PROXY" in caplog.text)
 
     assert "http://collector.example does not accept data (the proxy http://127.0.0.1:" in caplog.text
