@@ -195,20 +195,8 @@ class StageTimer:
 
     def __call__(self, function: F) -> F:
         """Return *function* with every call timed; of a generator, every step."""
-        key = self._key
-
-        def opened() -> contextlib.nullcontext[Step]:
-            return contextlib.nullcontext(lambda: StageTimer(key))
-
-        if inspect.isasyncgenfunction(function):
-            call = async_stepped(function, opened)
-        elif inspect.isgeneratorfunction(function):
-            call = stepped(function, opened)
-        elif inspect.iscoroutinefunction(function):
-            call = _timed_coroutine(function, key)
-        else:
-            call = _timed(function, key)
-        return cast("F", functools.wraps(function)(call))
+        timer = functools.partial(StageTimer, self._key)
+        return _decorated(function, lambda: contextlib.nullcontext(timer), timer, lambda: _timed(function, self._key))
 
 
 class Request:
@@ -263,15 +251,7 @@ class Request:
 
     def __call__(self, function: F) -> F:
         """Return *function* with every call counted as a request; of a generator, from its first step to its end."""
-        if inspect.isasyncgenfunction(function):
-            call = async_stepped(function, lambda: _Detached(self.again()))
-        elif inspect.isgeneratorfunction(function):
-            call = stepped(function, lambda: _Detached(self.again()))
-        elif inspect.iscoroutinefunction(function):
-            call = _counted_coroutine(function, self)
-        else:
-            call = _counted(function, self)
-        return cast("F", functools.wraps(function)(call))
+        return _decorated(function, lambda: _Detached(self.again()), self.again, lambda: _counted(function, self.again))
 
     def again(self) -> Request:
         """Return a request of the same name and attributes that has not started."""
@@ -305,14 +285,22 @@ class _Attached:
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
-        self._token: Token[Marks | None] | None = None
 
     def __enter__(self) -> None:
         self._token = current.set(self._marks)
 
     def __exit__(self, *_: object) -> None:
-        if self._token is not None:
-            end(self._token)
+        end(self._token)
+
+
+def _decorated(function: F, opened: Opened, around: Step, plain: Callable[[], Callable[..., Any]]) -> F:
+    if inspect.isasyncgenfunction(function):
+        call = async_stepped(function, opened)
+    elif inspect.isgeneratorfunction(function):
+        call = stepped(function, opened)
+    else:
+        call = _awaited(function, around) if inspect.iscoroutinefunction(function) else plain()
+    return cast("F", functools.wraps(function)(call))
 
 
 def _timed(function: Callable[..., Any], key: str) -> Callable[..., Any]:
@@ -334,25 +322,17 @@ def _timed(function: Callable[..., Any], key: str) -> Callable[..., Any]:
     return call
 
 
-def _timed_coroutine(function: Callable[..., Any], key: str) -> Callable[..., Any]:
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        with StageTimer(key):
-            return await function(*args, **kwargs)
-
-    return call
-
-
-def _counted(function: Callable[..., Any], request: Request) -> Callable[..., Any]:
+def _counted(function: Callable[..., Any], around: Step) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        with request.again():
+        with around():
             return function(*args, **kwargs)
 
     return call
 
 
-def _counted_coroutine(function: Callable[..., Any], request: Request) -> Callable[..., Any]:
+def _awaited(function: Callable[..., Any], around: Step) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
-        with request.again():
+        with around():
             return await function(*args, **kwargs)
 
     return call

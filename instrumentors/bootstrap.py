@@ -39,17 +39,8 @@ class Library(NamedTuple):
 
 # Servers of ASGI and WSGI applications, frameworks of which the server needs the routes, and what serves metrics.
 _SERVERS = (
-    *(
-        "cheroot",
-        "daphne",
-        "gevent.pywsgi",
-        "granian",
-        "gunicorn.workers",
-        "hypercorn",
-        "uvicorn.protocols",
-        "waitress",
-    ),
-    *("werkzeug", "wsgiref", "blacksheep", "falcon", "pyramid", "quart", "prometheus_client"),
+    *("cheroot", "daphne", "gevent.pywsgi", "granian", "gunicorn.workers", "hypercorn", "uvicorn.protocols"),
+    *("waitress", "werkzeug", "wsgiref", "blacksheep", "falcon", "pyramid", "quart", "prometheus_client"),
 )
 LIBRARIES = (
     *(Library(trigger, "servers", "ServerInstrumentor") for trigger in _SERVERS),

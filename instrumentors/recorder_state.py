@@ -27,15 +27,6 @@ class RecorderState:
         # Returns the current valid span of the user's own OpenTelemetry SDK; None if that SDK is not loaded.
         self.user_span: Callable[[], Any] | None = None
 
-    def set_mode(self, mode: int) -> None:
-        self.mode = mode
-
-    def set_register(self, register: Callable[[Marks, str], None] | None) -> None:
-        self.register = register
-
-    def set_user_span(self, user_span: Callable[[], Any] | None) -> None:
-        self.user_span = user_span
-
     def calibrate_next(self, mode: int, calibrate: Callable[[], object]) -> None:
         """Set the *mode*, and run *calibrate* on the thread of the next request before it starts."""
         self._calibrate = calibrate

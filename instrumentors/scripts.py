@@ -29,32 +29,10 @@ from .records import NUMBER, ROUTE, START, Marks, clock
 
 # Modules that are imported in processes that serve requests. Clients import `grpc` too, and `grpc.aio` with it.
 SERVERS: Final = (
-    "aiohttp.web",
-    "bentoml",
-    "blacksheep",
-    "bottle",
-    "cheroot",
-    "daphne",
-    "django.core.handlers.base",
-    "falcon",
-    "flask",
-    "gradio",
-    "granian",
-    "grpc._server",
-    "gunicorn",
-    "hypercorn",
-    "litestar",
-    "litserve",
-    "mlserver",
-    "pyramid",
-    "quart",
-    "ray.serve",
-    "sanic",
-    "starlette",
-    "tornado.web",
-    "triton_python_backend_utils",
-    "uvicorn",
-    "waitress",
+    *("aiohttp.web", "bentoml", "blacksheep", "bottle", "cheroot", "daphne", "django.core.handlers.base", "falcon"),
+    *("flask", "gradio", "granian", "grpc._server", "gunicorn", "hypercorn", "litestar", "litserve", "mlserver"),
+    *("pyramid", "quart", "ray.serve", "sanic", "starlette", "tornado.web", "triton_python_backend_utils"),
+    *("uvicorn", "waitress"),
 )
 # Modules of engines that run models in child processes: the call in the parent is the request. They import Starlette.
 ENGINES: Final = ("vllm",)

@@ -100,10 +100,6 @@ class Session:
     def code(self) -> int | None:
         return self._process.poll()
 
-    @property
-    def is_over(self) -> bool:
-        return self.code is not None
-
     def wait(self) -> float:
         _, status, used = os.wait4(self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
@@ -143,7 +139,7 @@ class Session:
         for pid in self._left(identities):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if not self.is_over:
+        if self.code is None:
             self._process.kill()
         self._process.wait()
 

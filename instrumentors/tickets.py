@@ -46,18 +46,8 @@ _PLAIN: Final = frozenset({str, int, float})
 # Facts of a run that do not hold for each of its requests.
 NOT_SHARED: Final = frozenset(
     {
-        OPEN,
-        CLOSED,
-        FULL,
-        SHARED,
-        ATTRIBUTE,
-        "@late",
-        "@trace",
-        "@traceparent",
-        "@parent",
-        "@force",
-        "@tokens_in",
-        "@tokens_out",
+        *(OPEN, CLOSED, FULL, SHARED, ATTRIBUTE),
+        *("@late", "@trace", "@traceparent", "@parent", "@force", "@tokens_in", "@tokens_out"),
     }
 )
 
@@ -229,8 +219,6 @@ class BatchScope:
     def __init__(self, tickets: Iterable[Any], facts: Marks | None = None) -> None:
         self._tickets = [ticket for ticket in tickets if isinstance(ticket, Ticket)]
         self._facts = [SHARED, 0, 0, "@batch", len(self._tickets), 0] if facts is None else facts
-        self._run: BatchRun | None = None
-        self._token: Token[Marks | None] | None = None
 
     def __enter__(self) -> BatchRun:
         run = self._run = BatchRun([OPEN, clock(), 0, *self._facts])
@@ -238,17 +226,13 @@ class BatchScope:
             ticket.enter(run)
         if state.register is not None:
             state.register(run.marks, "")
-        self._token = current.set(run.marks)
+        self._token: Token[Marks | None] = current.set(run.marks)
         return run
 
     def __exit__(self, *_: object) -> None:
-        run, self._run = self._run, None
-        if run is None:
-            return
-        if self._token is not None:
-            end(self._token)
-        run.marks[STATE] = CLOSED
-        run.ended = clock()
+        end(self._token)
+        self._run.marks[STATE] = CLOSED
+        self._run.ended = clock()
 
     async def __aenter__(self) -> BatchRun:
         return self.__enter__()

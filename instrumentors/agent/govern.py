@@ -277,8 +277,7 @@ class CostController:
         level = self.level
         self._aggregator.level = min(level, REQUESTS_ONLY)
         modes = {REQUESTS_ONLY: recorder_state.WITHOUT_STAGES, NOTHING: recorder_state.NOTHING}
-        self._mode = modes.get(level, recorder_state.TIMED_AGAIN)
-        state.set_mode(self._mode)
+        self._mode = state.mode = modes.get(level, recorder_state.TIMED_AGAIN)
         logger.warning("stagelens: from now on %s: %s", _LEVEL_TEXTS[level], why)
 
 

@@ -127,7 +127,7 @@ class Profiler:
                 return
             self._started = True
         self._enabled = enabled
-        state.set_register(_registrar(self._running, self._threads) if enabled else None)
+        state.register = _registrar(self._running, self._threads) if enabled else None
 
     def _run(self) -> None:
         seconds, credit_ns, first_ns = IDLE_SECONDS, MAX_CREDIT_NS, FIRST_NS
@@ -163,7 +163,7 @@ class Profiler:
                     seconds = max(seconds, extra_ns / SLOW_SHARE / 1e9, 2 * (spent - extra_ns) / share / 1e9)
         except Exception:
             self._failed, self._enabled = True, False
-            state.set_register(None)
+            state.register = None
             self._clear()
             log_failure("profiling slow requests")
 

@@ -80,7 +80,7 @@ class Agent:
         self._exports = Exports(config, self.instance, rng, self._pause)
         # Start of the first request. [nanoseconds by `clock`]
         self._first_request: int | None = None
-        self._cpu = CpuAccount(self._exports.exporter.cpu_ns, lambda: self._profiler.cpu_ns)
+        self._cpu = CpuAccount(lambda: self._exports.exporter.cpu_ns, lambda: self._profiler.cpu_ns)
         self._costs = CostController(config.budget, self._aggregator, self._cpu)
         self._working = threading.Lock()
         self._without_pauses = False

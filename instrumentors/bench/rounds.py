@@ -248,7 +248,7 @@ class RequestSpec:
 def wait_until_ready(service: Session, asking: RequestSpec, start_timeout_seconds: float) -> None:
     deadline = time.monotonic() + start_timeout_seconds
     while not asking.responds():
-        if service.is_over or time.monotonic() > deadline:
+        if service.code is not None or time.monotonic() > deadline:
             msg = f"{service.failure()}\n    {asking.url} does not respond; --patience sets the time to wait"
             raise StagelensError(msg)
         pause()

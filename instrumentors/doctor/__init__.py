@@ -7,11 +7,10 @@ empty export is sent, to test whether the collector accepts data.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 from . import checks, delivery
-from .inspection import Check, DoctorFinding, Inspection, inspect_interpreter
+from .inspection import Check, Inspection, inspect_interpreter
 from .live_run import live_findings, run_and_watch
 from .report import ReportWriter, write_report
 from .target import find_target
@@ -31,12 +30,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def run_checks(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Yield the findings of all checks, problems first."""
-    findings = [finding for check in CHECKS for finding in check(inspection)]
-    yield from sorted(findings, key=lambda finding: not finding.hurts)
-
-
 def examine(command: list[str], env: Mapping[str, str], seconds: float, *, saved_here: bool, alone: bool) -> bool:
     """Print the report about *command*, which is also run for *seconds*; return whether there are problems.
 
@@ -47,18 +40,15 @@ def examine(command: list[str], env: Mapping[str, str], seconds: float, *, saved
         saved_here: Whether `stagelens run` would collect and report the run itself.
         alone: Whether it would because no collector responds.
     """
-    inspection = replace(inspect_command(command, env), saved_here=saved_here, alone=alone)
-    findings = list(run_checks(inspection))
-    watched = run_and_watch(command, env, seconds) if seconds else None
-    findings = [*live_findings(watched), *findings] if watched else findings
-    write_report(ReportWriter(sys.stdout), inspection, findings, watched)
-    return any(finding.hurts for finding in findings)
-
-
-def inspect_command(command: list[str], env: Mapping[str, str]) -> Inspection:
-    """Return the inspection of *command* in *env*, the environment that `stagelens run` would set."""
     target = find_target(command, env)
     is_startable = bool(target.interpreter) and not target.problem
     interpreter, silence = inspect_interpreter(target, env) if is_startable else (None, "")
     found_environment = {**env, **interpreter.environment} if interpreter else env
-    return Inspection(target, found_environment, interpreter, silence)
+    inspection = Inspection(target, found_environment, interpreter, silence, saved_here, alone)
+    findings = [finding for check in CHECKS for finding in check(inspection)]
+    # Problems first.
+    findings.sort(key=lambda finding: not finding.hurts)
+    watched = run_and_watch(command, env, seconds) if seconds else None
+    findings = [*live_findings(watched), *findings] if watched else findings
+    write_report(ReportWriter(sys.stdout), inspection, findings, watched)
+    return any(finding.hurts for finding in findings)

@@ -40,7 +40,7 @@ def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float
         sink = stack.enter_context(Sink())
         session = stack.enter_context(Session(command, _live_run_environment(env, folder, sink.endpoint)))
         started, since, python = time.monotonic(), dict[int, float](), dict[int, str]()
-        while not session.is_over and time.monotonic() < started + seconds:
+        while session.code is None and time.monotonic() < started + seconds:
             for process in session.processes():
                 if line := _python_command_line(process.pid):
                     first = since.setdefault(process.pid, time.monotonic())

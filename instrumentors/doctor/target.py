@@ -22,34 +22,10 @@ _ENVIRONMENTS = frozenset({"conda", "mamba", "micromamba", "pdm", "pipenv", "pix
 # Options of wrappers with a value in a separate word.
 _VALUES = frozenset(
     (
-        *(
-            "-C",
-            "-N",
-            "-k",
-            "-m",
-            "-n",
-            "-p",
-            "-s",
-            "-u",
-            "--adjustment",
-            "--chdir",
-            "--class",
-            "--classdata",
-            "--extra",
-        ),
-        *(
-            "--directory",
-            "--group",
-            "--kill-after",
-            "--name",
-            "--prefix",
-            "--project",
-            "--python",
-            "--signal",
-            "--unset",
-        ),
-        *("--exporter_otlp_endpoint", "--logs_exporter", "--metrics_exporter", "--service_name", "--traces_exporter"),
-        "--with",
+        *("-C", "-N", "-k", "-m", "-n", "-p", "-s", "-u", "--adjustment", "--chdir", "--class", "--classdata"),
+        *("--directory", "--extra", "--group", "--kill-after", "--name", "--prefix", "--project", "--python"),
+        *("--signal", "--unset", "--with", "--exporter_otlp_endpoint", "--logs_exporter", "--metrics_exporter"),
+        *("--service_name", "--traces_exporter"),
     )
 )
 _SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})

@@ -77,10 +77,10 @@ class Exporter:
         # Times of the logged warnings, by kind. [seconds of `time.monotonic`]
         self._logged: dict[str, float] = {}
         self._thread: threading.Thread | None = None
-        self._cpu_ns = 0
+        self.cpu_ns = 0
         self._wake = threading.Event()
         # Delay before the next attempt, None without a failure. [seconds]
-        self._delay: float | None = None
+        self.retry_in_seconds: float | None = None
         # Number of consecutive failures, and of all failures.
         self._failures = self._attempts_failed = 0
         self._attempt = threading.Condition()
@@ -101,12 +101,8 @@ class Exporter:
             # Python 3.12 and later start no thread at exit: `drain` sends then.
             return
         with self._attempt:
-            if self._delay is None:
+            if self.retry_in_seconds is None:
                 self._wake.set()
-
-    @property
-    def retry_in_seconds(self) -> float | None:
-        return self._delay
 
     def drain(self, timeout_seconds: float) -> bool:
         """Send all batches now, also after a failure; wait until all are sent, an attempt fails or the time is over."""
@@ -136,24 +132,21 @@ class Exporter:
 
     def _run(self) -> None:
         while True:
-            self._wake.wait(self._delay)
+            self._wake.wait(self.retry_in_seconds)
             park_if_inherited(self._pid)
             self._wake.clear()
             self._send_waiting()
             self._note_cpu()
 
-    def cpu_ns(self) -> int:
-        return self._cpu_ns
-
     def _note_cpu(self) -> None:
         # A greenlet of the main thread, which has the CPU time of the service. In a forked process, `threading` may still have
         # the id of that of the parent.
         if threading.get_native_id() not in {threading.main_thread().native_id, os.getpid()}:
-            self._cpu_ns = max(self._cpu_ns, time.thread_time_ns())
+            self.cpu_ns = max(self.cpu_ns, time.thread_time_ns())
 
     def _send_waiting(self) -> None:
-        self._delay = None
-        while self._delay is None and (batch := self._outbox.take()) is not None:
+        self.retry_in_seconds = None
+        while self.retry_in_seconds is None and (batch := self._outbox.take()) is not None:
             self._send(batch)
             park_if_inherited(self._pid)
 
@@ -204,7 +197,7 @@ class Exporter:
         with self._attempt:
             # A wake-up during the attempt must not shorten the delay.
             self._wake.clear()
-            self._delay = delay
+            self.retry_in_seconds = delay
             self._failures += 1
             self._attempts_failed += 1
             self._attempt.notify_all()

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.message import Message
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -156,7 +157,9 @@ def limit_connection(
     of_proxy: list[http.client.HTTPResponse] | None = []
 
     def response(sock: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:
-        created = http.client.HTTPResponse(_Until(sock, end, max_bytes), *args, **kwargs)  # type: ignore[arg-type] - has the used part of a socket
+        # The used part of a socket.
+        limited: Any = SimpleNamespace(makefile=lambda _: io.BufferedReader(_Reader(sock, end, max_bytes)))
+        created = http.client.HTTPResponse(limited, *args, **kwargs)
         if of_proxy is not None:
             of_proxy.append(created)
         return created
@@ -171,14 +174,6 @@ def limit_connection(
             response_of_proxy.close()
         of_proxy = None
     connection.sock.settimeout(_seconds_left(end))
-
-
-class _Until:
-    def __init__(self, sock: socket.socket, end: float, max_bytes: int) -> None:
-        self._sock, self._end, self._max_bytes = sock, end, max_bytes
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(_Reader(self._sock, self._end, self._max_bytes))
 
 
 class _Reader(io.RawIOBase):

@@ -29,12 +29,12 @@ class OpenTelemetrySdkInstrumentor(Instrumentor):
         return {"opentelemetry.sdk.trace": self._trace}
 
     def uninstrument(self, **options: Any) -> None:
-        state.set_user_span(None)
+        state.user_span = None
         super().uninstrument(**options)
 
     def _trace(self, module: ModuleType) -> None:
         self.replace(module.Span, "start", _start)
-        state.set_user_span(_current)
+        state.user_span = _current
 
 
 def _start(original: Any) -> Any:
