@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 from stagelens.instrumentors import bootstrap, import_hooks
 from stagelens.instrumentors.bootstrap import Library
+from stagelens.instrumentors.instrumentor import Instrumentor
 
 PROGRAM = """
 import sys, stagelens
@@ -66,3 +69,62 @@ print("served")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "served\n"
+
+
+PATCHED = """
+import starlette.applications, onnxruntime
+from stagelens.instrumentors.libraries.starlette import StarletteInstrumentor
+from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumentor
+patched = starlette.applications.Starlette.__call__, onnxruntime.InferenceSession.run
+print(*(hasattr(method, "__wrapped__") and not hasattr(method.__wrapped__, "__wrapped__") for method in patched))
+"""
+
+
+LAUNCHER = str(Path(sys.executable).parent / "opentelemetry-instrument")
+OURS = [sys.executable, "-m", "stagelens", "run"]
+STEPS = "import steps; print('enter' in str(steps.prepare.__code__.co_consts))"
+
+
+@pytest.mark.parametrize(
+    ("command", "program", "disabled", "printed"),
+    [
+        ([LAUNCHER], PATCHED, "", "True True\n"),
+        ([*OURS, "--", LAUNCHER], PATCHED, "", "True True\n"),
+        ([LAUNCHER, *OURS, "--"], PATCHED, "", "True True\n"),
+        ([*OURS, "--stage", "preprocess=steps:prepare", "--", LAUNCHER], STEPS, "", "True\n"),
+        ([LAUNCHER], PATCHED, "flask, stagelens_onnxruntime", "True False\n"),
+        ([LAUNCHER], PATCHED, "stagelens", "False False\n"),
+    ],
+    ids=["theirs alone", "ours around theirs", "theirs around ours", "with a named stage", "disabled", "all disabled"],
+)
+def test_the_launcher_of_opentelemetry_patches_each_enabled_library_once(
+    tmp_path: Path, command: list[str], program: str, disabled: str, printed: str
+) -> None:
+    (tmp_path / "steps.py").write_text("def prepare(): ...\n")
+    (tmp_path / "app.py").write_text(program)
+    env = {**os.environ, **{f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "METRICS", "LOGS")}}
+    completed = subprocess.run(
+        [*command, sys.executable, "app.py"],
+        cwd=tmp_path,
+        env=env | {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": disabled},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert completed.stdout == printed, completed.stderr
+
+
+def test_stagelens_is_one_entry_point() -> None:
+    points = [point for point in entry_points(group="opentelemetry_instrumentor") if "stagelens" in point.value]
+
+    assert [(point.name, point.load()) for point in points] == [("stagelens", bootstrap.StagelensInstrumentor)]
+
+
+def test_every_library_is_disabled_by_its_own_name() -> None:
+    for library in bootstrap.LIBRARIES:
+        assert f"stagelens_{library.module}" in library.names()
+        # Of several servers, any one is enough.
+        cls = library.load()
+        assert issubclass(cls, Instrumentor)
+        assert cls().instrumentation_dependencies() in ((cls.library,), ())

@@ -7,12 +7,10 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Service, Sink
+from tests.instrumentors.conftest import Service, Sink, until
 
 pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
 
@@ -60,9 +58,7 @@ def read(streams: list[socket.socket], many: int) -> None:
             left -= got
 
 
-def test_endless_streams_take_bounded_memory(
-    serve: Callable[..., Service], sink: Sink, tmp_path: Path, until: Callable[..., None]
-) -> None:
+def test_endless_streams_take_bounded_memory(serve: Callable[..., Service], sink: Sink, tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(APP)
     service = serve("endless:app", "--timeout-graceful-shutdown", "1", cwd=tmp_path)
     service.send_request("/memory")

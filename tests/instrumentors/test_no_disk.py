@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Sink
+from tests.instrumentors.conftest import Sink
 
 PROGRAM = """
 import stagelens
@@ -53,15 +51,12 @@ def namespaces() -> None:
 
 
 @pytest.mark.parametrize("surroundings", [_READ_ONLY, _FULL], ids=["read only", "full"])
-def test_requests_are_counted_where_nothing_can_be_written(sink: Sink, surroundings: str) -> None:
+def test_requests_are_counted_where_nothing_can_be_written_and_no_run_is_saved(sink: Sink, surroundings: str) -> None:
     completed = run(surroundings, PROGRAM, sink.environment())
 
     assert (completed.returncode, completed.stdout, completed.stderr) == (0, "done\n", "")
     assert sink.requests() == 20
 
-
-@pytest.mark.parametrize("surroundings", [_READ_ONLY, _FULL], ids=["read only", "full"])
-def test_a_run_without_storage_does_not_start(sink: Sink, surroundings: str) -> None:
     completed = run(surroundings, PROGRAM, sink.environment(), "--summary")
 
     assert (completed.returncode, completed.stdout) == (1, "")

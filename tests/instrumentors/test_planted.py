@@ -8,12 +8,11 @@ import socket
 import statistics
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Service, Sink
+from tests.instrumentors.conftest import Service, Sink, until
 
 pytestmark = pytest.mark.stacks
 
@@ -28,9 +27,7 @@ def _is_listening(port: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-def test_planted_stages_are_reported(
-    sink: Sink, serve: Callable[..., Service], until: Callable[..., None], kind: str
-) -> None:
+def test_planted_stages_are_reported(sink: Sink, serve: Callable[..., Service], kind: str) -> None:
     service = serve("planted_service:app", STAGELENS_TRUSTED_PROXIES="127.0.0.1")
     # The first request does not wait for the start of the server.
     until(lambda: _is_listening(service.port), "the server")

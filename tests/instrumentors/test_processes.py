@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from stagelens.instrumentors import recorder
-
-if TYPE_CHECKING:
-    from conftest import Sink
+from stagelens.instrumentors import recorder, session
+from stagelens.instrumentors.session import Session
+from tests.instrumentors.conftest import Sink, until
 
 HEAD = """
 import asyncio, concurrent.futures, multiprocessing, os, signal, subprocess, sys, threading, time
@@ -99,21 +97,6 @@ INSIDE_A_STREAM = """
     else:
         serve("child")
 """
-LEFT_AT_ONCE = """
-    child = os.fork()
-    if child == 0:
-        serve("child")
-        os._exit(0)
-    wait_for(child)
-    serve("parent", 3)
-"""
-SILENT = """
-    serve("parent", 9)
-    child = os.fork()
-    if child == 0:
-        sys.exit()
-    wait_for(child)
-"""
 DAEMON = """
     serve("parent")
     child = os.fork()
@@ -125,14 +108,6 @@ DAEMON = """
         serve("daemon", 2)
         return
     wait_for(child)
-"""
-GENERATIONS = """
-    for generation in range(4):
-        serve(f"generation-{generation}")
-        child = os.fork()
-        if child:
-            wait_for(child)
-            return
 """
 SUBPROCESS = """
     script = "import stagelens\\nwith stagelens.request('child'): pass"
@@ -192,10 +167,7 @@ CASES = {
     "from a thread": (FROM_A_THREAD, {"outer": 1, "child": 1}),
     "from a task": (FROM_A_TASK, {"outer": 2, "child": 1}),
     "inside a stream": (INSIDE_A_STREAM, {"outer": 1, "child": 1}),
-    "left at once": (LEFT_AT_ONCE, {"child": 1, "parent": 3}),
-    "silent": (SILENT, {"parent": 9}),
     "daemon": (DAEMON, {"parent": 1, "between": 1, "daemon": 2}),
-    "generations": (GENERATIONS, {f"generation-{number}": 1 for number in range(4)}),
     "during the first use": (FIRST_USE, {"parent": 1, "child": 1}),
     "subprocess": (SUBPROCESS, {"outer": 1, "child": 1}),
     **{f"process by {way}": (PROCESS.format(way=way), {"outer": 1, "child": 2}) for way in WAYS},
@@ -231,9 +203,7 @@ def reporters(sink: Sink) -> dict[str, int]:
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=_NO_TASKS_IN_CHILDREN if case == "from a task" else ()) for case in CASES]
 )
-def test_every_child_reports_only_its_own_requests(
-    case: str, tmp_path: Path, sink: Sink, until: Callable[..., None]
-) -> None:
+def test_every_child_reports_only_its_own_requests(case: str, tmp_path: Path, sink: Sink) -> None:
     script, expected = CASES[case]
     done = run(HEAD + script + TAIL, tmp_path, sink)
     until(lambda: sum(counted(sink).values()) >= sum(expected.values()), "every request")
@@ -257,7 +227,7 @@ def test_a_process_without_requests_forks_with_one_thread(tmp_path: Path, sink: 
 """
     done = run(f"import warnings{HEAD}{script}{TAIL}", tmp_path, sink)
 
-    assert (done.stdout, done.stderr) == ("1 []\n", "")
+    assert (done.stdout, done.stderr, sink.bodies) == ("1 []\n", "", [])
 
 
 FORKS_UNDER_LOAD = """
@@ -286,9 +256,7 @@ FORKS_UNDER_LOAD = """
 """
 
 
-def test_a_fork_during_an_export_loses_nothing_and_does_not_deadlock(
-    tmp_path: Path, sink: Sink, until: Callable[..., None]
-) -> None:
+def test_a_fork_during_an_export_loses_nothing_and_does_not_deadlock(tmp_path: Path, sink: Sink) -> None:
     done = run(HEAD + FORKS_UNDER_LOAD + TAIL, tmp_path, sink, STAGELENS_EXPORT_INTERVAL="1s")
     served = int(done.stdout)
 
@@ -305,7 +273,7 @@ HANGS = """
 """
 
 
-def test_the_first_request_is_reported_while_it_hangs(tmp_path: Path, sink: Sink, until: Callable[..., None]) -> None:
+def test_the_first_request_is_reported_while_it_hangs(tmp_path: Path, sink: Sink) -> None:
     script = tmp_path / "hangs.py"
     script.write_text(HEAD + HANGS + TAIL)
     with subprocess.Popen([sys.executable, script], env=sink.environment(), stdin=subprocess.PIPE) as process:
@@ -356,9 +324,8 @@ def test_a_process_without_a_collector_exits_unchanged(
     tmp_path: Path, sink: Sink, ending: str, code: int, last: str
 ) -> None:
     script = HEAD + f"    serve('last', 300)\n    {ending}\n" + TAIL
-    done = run(
-        script, tmp_path, sink, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1", OTEL_EXPORTER_OTLP_TIMEOUT="600000"
-    )
+    nowhere = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_TIMEOUT": "600000"}
+    done = run(script, tmp_path, sink, **nowhere)
 
     assert done.returncode == code
     assert (done.stderr.splitlines() or [""])[-1] == last
@@ -405,7 +372,7 @@ PATCH = "monkey.patch_all()"
 
 
 @pytest.mark.parametrize("order", ["patched before", "patched after"])
-def test_requests_of_greenlets_do_not_mix(order: str, tmp_path: Path, sink: Sink, until: Callable[..., None]) -> None:
+def test_requests_of_greenlets_do_not_mix(order: str, tmp_path: Path, sink: Sink) -> None:
     before, after = ("", f"{PATCH}\n{IMPORT}") if order == "patched before" else (IMPORT, PATCH)
     done = run(GEVENT.format(before=before, after=after), tmp_path, sink)
 
@@ -448,3 +415,15 @@ def test_a_forked_child_does_not_run_greenlets_of_its_parent(tmp_path: Path, sin
     assert (done.returncode, done.stderr) == (0, "")
     assert counted(sink) == {"parent": recorder.WAKE_AT + 151, "child": 150}
     assert len(sink.instances()) == 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are known from /proc")
+def test_a_process_that_ignores_sigterm_is_killed_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A signal that is ignored stays ignored in what a shell starts.
+    script = "trap '' TERM; sleep 600 & trap - TERM; wait"
+    monkeypatch.setattr(session, "END_SECONDS", 0.0)
+    with Session(["sh", "-c", script], os.environ) as command:
+        until(lambda: len(command.processes()) == 2, "the process that the shell starts")
+        started = {each.pid for each in command.processes()}
+
+    until(lambda: started.isdisjoint(each.pid for each in session.processes()), "the end of both")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from stagelens.instrumentors import scripts
 from tests.instrumentors.conftest import Sink
 
 # Prints route, error and stages of each request.
@@ -29,7 +27,7 @@ import numpy as np, onnxruntime
 from magika import Magika
 magika = Magika()
 """
-# Three models with a class, and thus a route, each: importing PyTorch takes longer than all of it.
+# Three models with a class, and thus a route, each.
 TORCH = """
 import threading
 import torch
@@ -79,6 +77,32 @@ def test_each_model_run_of_a_script_is_a_request() -> None:
 )
 def test_a_process_with_a_server_or_requests_counts_no_model_calls(server: str) -> None:
     assert requests_of(f"{SESSION}{server}\nmagika.identify_bytes(b'import os\\n' * 9)") == []
+
+
+# A pipe between processes, and a port of a notebook.
+PORTS = """
+import socket, sys, tempfile
+pipe = socket.socket(socket.AF_UNIX)
+pipe.bind(tempfile.mkdtemp() + "/pipe")
+pipe.listen()
+sys.modules["ipykernel"] = sys
+port = socket.create_server(("127.0.0.1", 0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("around", "request_name"),
+    [
+        (f"{PORTS}if True:", "standard_v3_3"),
+        # A part of Django that other libraries import.
+        ("import django.utils.functional\nif True:", "standard_v3_3"),
+        ("with stagelens.request('batch'):", "batch"),
+    ],
+    ids=["ports for other purposes", "no server of django", "in a request"],
+)
+def test_a_model_call_is_one_request(around: str, request_name: str) -> None:
+    code = f"{SESSION}{around}\n  magika.identify_bytes(b'import os\\n' * 9)"
+    assert requests_of(code) == [f"internal {request_name} - load"]
 
 
 # Warm-ups, and what the process does after them.
@@ -132,42 +156,17 @@ def test_warm_ups_are_no_requests_of_an_unknown_server() -> None:
     assert "none of its requests is seen" in done.stderr
 
 
-def test_a_port_for_other_purposes_is_no_service() -> None:
-    unix = "import socket, tempfile; pipe = socket.socket(socket.AF_UNIX)\n"
-    unix += "pipe.bind(tempfile.mkdtemp() + '/pipe'); pipe.listen()\n"
-    notebook = "import sys; sys.modules['ipykernel'] = sys\nport = socket.create_server(('127.0.0.1', 0))\n"
+def test_each_thread_counts_its_outermost_modules_and_training_is_no_request() -> None:
+    raised, *torch_requests = requests_of(TORCH)
+    by_name = {name: [line for line in torch_requests if name in line] for name in ("Trained", "Failing", "Shared")}
 
-    assert len(requests_of(f"{SESSION}{unix}{notebook}magika.identify_bytes(b'import os\\n' * 9)")) == 1
-
-
-def test_parts_of_django_that_other_libraries_import_are_no_server() -> None:
-    code = f"{SESSION}import django.utils.functional\nmagika.identify_bytes(b'import os\\n' * 9)"
-    assert requests_of(code) == ["internal standard_v3_3 - load"]
-
-
-def test_a_module_call_in_a_request_is_not_counted_again() -> None:
-    code = "with stagelens.request('batch'):\n  magika.identify_bytes(b'import os\\n' * 9)"
-    assert requests_of(SESSION + code) == ["internal batch - load"]
-
-
-@pytest.fixture(scope="module")
-def torch_requests() -> list[str]:
-    return requests_of(TORCH)
-
-
-def test_the_outermost_module_is_the_request_and_training_is_none(torch_requests: list[str]) -> None:
-    assert [line for line in torch_requests if "Trained" in line] == ["internal Trained - forward"] * 2
-    assert {line.split()[1] for line in torch_requests[1:]} == {"Trained", "Failing", "Shared"}
-
-
-def test_an_exception_is_an_error_of_the_request_and_is_raised(torch_requests: list[str]) -> None:
-    assert torch_requests[0] == "raised"
-    assert [line for line in torch_requests if "Failing" in line] == ["internal Failing RuntimeError load"]
-
-
-def test_each_thread_counts_its_outermost_calls(torch_requests: list[str]) -> None:
-    calls = [line for line in torch_requests if "Shared" in line]
-    assert calls == ["internal Shared - load", *["internal Shared - forward"] * 4]
+    assert raised == "raised"
+    assert sum(map(len, by_name.values())) == len(torch_requests)
+    assert by_name == {
+        "Trained": ["internal Trained - forward"] * 2,
+        "Failing": ["internal Failing RuntimeError load"],
+        "Shared": ["internal Shared - load", *["internal Shared - forward"] * 4],
+    }
 
 
 @pytest.mark.stacks
@@ -203,10 +202,3 @@ def test_a_magika_batch_of_300_files_is_summarized(tmp_path: Path) -> None:
     )
     assert "300 requests" in done.stderr
     assert "Forward" in done.stderr
-
-
-def test_turning_off_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scripts, "on", True)
-    monkeypatch.setitem(sys.modules, "starlette", threading)
-    assert scripts.begin() is None
-    assert not scripts.on

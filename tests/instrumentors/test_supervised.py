@@ -8,16 +8,13 @@ import subprocess
 import sys
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from stagelens.instrumentors import recorder, records, supervised
 from stagelens.instrumentors.recorder import OpenRequest
 from stagelens.instrumentors.supervised import FailedRequests, SharedRequests
-
-if TYPE_CHECKING:
-    from conftest import Finished, Sink
+from tests.instrumentors.conftest import Finished, Sink
 
 
 @pytest.mark.parametrize("count", [0, 1, 256, 1000])
