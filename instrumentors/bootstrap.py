@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -136,7 +137,7 @@ def instrument() -> None:
     for library in LIBRARIES:
         if library not in _instrumented and disabled.isdisjoint(library.names()):
             _instrumented.add(library)
-            when_imported(library.trigger, _ImportHook(library))
+            when_imported(library.trigger, partial(_instrument_library, library))
 
 
 class StagelensInstrumentor(Instrumentor):
@@ -152,15 +153,11 @@ class StagelensInstrumentor(Instrumentor):
 _instrumented: set[Library] = set()
 
 
-class _ImportHook:
-    def __init__(self, library: Library) -> None:
-        self._library = library
-
-    def __call__(self, _: ModuleType) -> None:
-        try:
-            self._library.load()().instrument()
-        except Exception:
-            log_failure(f"instrumenting {self._library.trigger}")
+def _instrument_library(library: Library, _: ModuleType) -> None:
+    try:
+        library.load()().instrument()
+    except Exception:
+        log_failure(f"instrumenting {library.trigger}")
 
 
 def _run_agent() -> None:

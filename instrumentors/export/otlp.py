@@ -73,9 +73,13 @@ class Encoder:
         self, interval: ExportInterval, series: Iterable[tuple[Dimensions, Iterable[Point]]]
     ) -> list[bytes]:
         points: defaultdict[str, list[bytes]] = defaultdict(list)
+        times = _interval_fields(interval)
         for dimensions, histograms in series:
-            for metric, point in _series_points(interval, dimensions, histograms):
-                points[metric].append(message_field(1, point))
+            dimension_fields = _attribute_fields(1, series_attributes(dimensions))
+            for metric, key, histogram in histograms:
+                fields = dimension_fields + _attribute_fields(1, {names.METRICS[metric]: key}) + times
+                fields += _histogram_fields(histogram, summed=metric not in names.TIME_METRICS)
+                points[metric].append(message_field(1, fields))
             self._pause()
         return [_histogram_metric(name, points[name]) for name in names.METRICS if points[name]]
 
@@ -102,18 +106,6 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
-
-
-def _series_points(
-    interval: ExportInterval, dimensions: Dimensions, histograms: Iterable[Point]
-) -> Iterator[tuple[str, bytes]]:
-    series, times = _attribute_fields(1, series_attributes(dimensions)), _interval_fields(interval)
-    for metric, key, histogram in histograms:
-        metric_attributes = _attribute_fields(1, {names.METRICS[metric]: key})
-        yield (
-            metric,
-            series + metric_attributes + times + _histogram_fields(histogram, summed=metric not in names.TIME_METRICS),
-        )
 
 
 def _histogram_fields(histogram: Histogram, *, summed: bool) -> bytes:
