@@ -33,7 +33,7 @@ from tests.support.otlp_bodies import read_metrics
 
 class Collector:
     def __init__(self) -> None:
-        self.counted = self.dropped = 0
+        self.counted = self.dropped = self.cpu_ns = 0
 
     def offer(self, batch: ExportBatch) -> None:
         if not batch.url.endswith("/v1/metrics"):
@@ -47,9 +47,6 @@ class Collector:
 
     def drain(self, timeout_seconds: float) -> bool:
         return timeout_seconds >= 0
-
-    def cpu_ns(self) -> int:
-        return 0
 
 
 class DeferredMark:
@@ -121,11 +118,8 @@ class Load:
             (returns, 40),
             (self._raises, 10),
             (recursive, 10),
-            (self._streams, 8),
-            (self._abandons, 8),
-            (self._throws, 4),
-            (self._forces, 6),
-            (self._waits_for_a_device, 4),
+            (self._streams, 20),
+            (self._writes, 10),
             (self._has_a_name_of_its_own, 6),
             (self._abandons_later, 4),
             (self._cancels, 3),
@@ -152,22 +146,19 @@ class Load:
             raises()
 
     def _streams(self) -> None:
-        list(stream())
-
-    def _abandons(self) -> None:
         running = stream()
         next(running)
-        # Some are closed by their consumer, some are freed, some only much later.
-        if self.sent % 3 == 0:
-            running.close()
-        elif self.sent % 3 == 1:
-            self._held.append(running)
-
-    def _throws(self) -> None:
-        running = stream()
-        next(running)
-        with pytest.raises(LookupError):
-            running.throw(LookupError())
+        # Some are read to the end or closed, some fail, some are freed, some only much later.
+        match self.sent % 5:
+            case 0:
+                list(running)
+            case 1:
+                running.close()
+            case 2:
+                with pytest.raises(LookupError):
+                    running.throw(LookupError())
+            case 3:
+                self._held.append(running)
 
     async def _abandons_later(self) -> None:
         running = stream_later()
@@ -175,14 +166,11 @@ class Load:
         if self.sent % 2:
             self._held.append(running)
 
-    def _forces(self) -> None:
-        with request("forced"):
+    def _writes(self) -> None:
+        marks = [("@force", 1, 0), *(("@late", DeferredMark(known=known), 0) for known in (True, False))]
+        with request("forced or late"):
             forward()
-            cast("recorder.Marks", records.current.get()).extend(("@force", 1, 0))
-
-    def _waits_for_a_device(self) -> None:
-        with request("late"):
-            cast("recorder.Marks", records.current.get()).extend(("@late", DeferredMark(known=self.sent % 2 == 0), 0))
+            cast("recorder.Marks", records.current.get()).extend(marks[self.sent % 3])
 
     def _has_a_name_of_its_own(self) -> None:
         with request(f"number {self.sent}"):
@@ -278,18 +266,9 @@ def main(requests: int, warm_after: int) -> None:
     with ThreadPoolExecutor(2) as pool:
         load = Load(pool)
         warm, last = asyncio.run(serve(Agent(AgentConfig()), load, requests, warm_after))
-    print(
-        json.dumps(
-            {
-                "warm": warm._asdict(),
-                "last": last._asdict(),
-                "counted": collector.counted,
-                "dropped": collector.dropped,
-                "sent": load.sent + load.sent_by_threads.read(),
-                "left open": records.current.get() is not None,
-            }
-        )
-    )
+    found = {"counted": collector.counted, "dropped": collector.dropped, "left open": bool(records.current.get())}
+    found |= {"sent": load.sent + load.sent_by_threads.read(), "warm": warm._asdict(), "last": last._asdict()}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -58,27 +58,8 @@ def requests_of(code: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_each_model_run_of_a_script_is_a_request() -> None:
-    assert requests_of(SESSION + "for _ in range(3): magika.identify_bytes(b'import os\\n' * 9)") == [
-        "internal standard_v3_3 - load",
-        "internal standard_v3_3 - forward",
-        "internal standard_v3_3 - forward",
-    ]
-
-
-@pytest.mark.parametrize(
-    "server",
-    [
-        "import starlette",
-        "import django.core.handlers.wsgi",
-        "stagelens.request('batch')",
-        "import socket; server = socket.create_server(('127.0.0.1', 0))",
-    ],
-)
-def test_a_process_with_a_server_or_requests_counts_no_model_calls(server: str) -> None:
-    assert requests_of(f"{SESSION}{server}\nmagika.identify_bytes(b'import os\\n' * 9)") == []
-
-
+CALL = "magika.identify_bytes(b'import os\\n' * 9)"
+LOAD, FORWARD = (f"internal standard_v3_3 - {stage}" for stage in ("load", "forward"))
 # A pipe between processes, and a port of a notebook.
 PORTS = """
 import socket, sys, tempfile
@@ -91,24 +72,26 @@ port = socket.create_server(("127.0.0.1", 0))
 
 
 @pytest.mark.parametrize(
-    ("around", "request_name"),
+    ("code", "requests"),
     [
-        (f"{PORTS}if True:", "standard_v3_3"),
+        (f"for _ in range(3): {CALL}", [LOAD, FORWARD, FORWARD]),
+        (f"{PORTS}{CALL}", [LOAD]),
         # A part of Django that other libraries import.
-        ("import django.utils.functional\nif True:", "standard_v3_3"),
-        ("with stagelens.request('batch'):", "batch"),
+        (f"import django.utils.functional\n{CALL}", [LOAD]),
+        (f"with stagelens.request('batch'): {CALL}", ["internal batch - load"]),
+        # A process with a server or requests.
+        (f"import starlette\n{CALL}", []),
+        (f"import django.core.handlers.wsgi\n{CALL}", []),
+        (f"stagelens.request('batch')\n{CALL}", []),
+        (f"import socket; server = socket.create_server(('127.0.0.1', 0))\n{CALL}", []),
     ],
-    ids=["ports for other purposes", "no server of django", "in a request"],
 )
-def test_a_model_call_is_one_request(around: str, request_name: str) -> None:
-    code = f"{SESSION}{around}\n  magika.identify_bytes(b'import os\\n' * 9)"
-    assert requests_of(code) == [f"internal {request_name} - load"]
+def test_each_outermost_model_run_of_a_script_is_a_request(code: str, requests: list[str]) -> None:
+    assert requests_of(SESSION + code) == requests
 
 
 # Warm-ups, and what the process does after them.
-WARM_UP = (
-    f"import stagelens, socket, os, signal{SESSION}for _ in range(3): magika.identify_bytes(b'import os\\n' * 9)\n"
-)
+WARM_UP = f"import stagelens, socket, os, signal{SESSION}for _ in range(3): {CALL}\n"
 FORKED = """
 import multiprocessing
 listening, done = multiprocessing.Event(), multiprocessing.Event()
@@ -148,10 +131,9 @@ def test_calls_before_the_start_of_a_server_are_warm_ups(sink: Sink, tmp_path: P
 
 
 def test_warm_ups_are_no_requests_of_an_unknown_server() -> None:
-    call = "magika.identify_bytes(b'import os\\n' * 9)\n"
     serve = "import socket\nport = socket.create_server(('127.0.0.1', 0))\n"
     # The search for ports is not repeated at once.
-    code = f"{REPORT}{SESSION}{call}{serve}from stagelens.instrumentors import scripts\nwhile scripts.on: {call}"
+    code = f"{REPORT}{SESSION}{CALL}\n{serve}from stagelens.instrumentors import scripts\nwhile scripts.on: {CALL}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "none of its requests is seen" in done.stderr
 
@@ -183,22 +165,3 @@ list(words((word for word in ["word1", "word2"]), max_new_tokens=2))
 """
     routes = [line.split()[1] for line in requests_of(code)]
     assert routes == ["LlamaForCausalLM", "TextGenerationPipeline", *["PipelineIterator"] * 2]
-
-
-@pytest.mark.stacks
-def test_a_magika_batch_of_300_files_is_summarized(tmp_path: Path) -> None:
-    for number in range(300):
-        (tmp_path / f"{number}.py").write_text(f"import os\nprint(os.environ, {number})\n" * 5)
-    (tmp_path / "batch.py").write_text(
-        "from pathlib import Path\nfrom magika import Magika\nmagika = Magika()\n"
-        "for path in Path().glob('[0-9]*.py'): magika.identify_path(path)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "stagelens", "run", "--summary", "--", sys.executable, "batch.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "300 requests" in done.stderr
-    assert "Forward" in done.stderr

@@ -19,7 +19,7 @@ import tritonclient.grpc
 import tritonclient.http
 import tritonclient.utils
 import urllib3
-from planted import secret
+from planted import fail, secret
 
 HEADERS = {
     "Authorization": f"Bearer {secret('outgoingauthorization')}",
@@ -57,17 +57,17 @@ class Clients:
     def requests(self) -> None:
         files = {secret("field"): (secret("uploadname"), io.BytesIO(BODY.encode()))}
         requests.post(self._url, params=PARAMETERS, headers=HEADERS, files=files, timeout=60)
-        _fail(requests.get, self._nowhere, headers=HEADERS, timeout=60)
+        fail(requests.get, self._nowhere, headers=HEADERS, timeout=60)
 
     def urllib3(self) -> None:
         response = urllib3.PoolManager().request("POST", self._url, headers=HEADERS, body=BODY, preload_content=False)
         response.read()
-        _fail(urllib3.PoolManager().request, "GET", self._nowhere, retries=False)
+        fail(urllib3.PoolManager().request, "GET", self._nowhere, retries=False)
 
     def httpx(self, module: Any) -> None:
         with module.Client(headers=HEADERS) as client:
             client.post(self._url, params=PARAMETERS, content=BODY)
-            _fail(client.get, self._nowhere)
+            fail(client.get, self._nowhere)
 
         async def ask() -> None:
             async with module.AsyncClient(headers=HEADERS) as client:
@@ -89,13 +89,13 @@ class Clients:
         more: Any = {"model": secret("modelasked"), "messages": messages, "user": secret("enduser")}
         with openai.OpenAI(base_url=self._url, api_key=secret("apikey"), default_headers=HEADERS) as client:
             list(client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **more))
-            _fail(client.chat.completions.create, **more)
+            fail(client.chat.completions.create, **more)
 
     def grpc(self) -> None:
         with grpc.insecure_channel(self._rpc) as channel:
             call: Any = channel.unary_unary(METHOD)
             call(BODY.encode(), metadata=METADATA, timeout=60)
-            _fail(call, secret("refuse").encode(), metadata=METADATA, timeout=60)
+            fail(call, secret("refuse").encode(), metadata=METADATA, timeout=60)
 
         async def ask() -> None:
             async with grpc.aio.insecure_channel(self._rpc) as channel:
@@ -120,9 +120,3 @@ class Clients:
             # Where nobody answers, the first one fails as well.
             with contextlib.suppress(tritonclient.utils.InferenceServerException, OSError):
                 client.infer(MODEL, [tensor], version, request_id=secret("requestid"), **options)
-
-
-def _fail(call: Callable[..., object], *args: object, **options: object) -> None:
-    # Whatever the library says of a secret.
-    with contextlib.suppress(Exception):
-        call(*args, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ import magika
 import numpy as np
 import onnxruntime
 import torch
-from planted import VISIBLE, secret
+from planted import VISIBLE, fail, secret
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import pipeline
@@ -55,7 +54,7 @@ class Models:
         session = onnxruntime.InferenceSession(self._onnx)
         tensor = session.get_inputs()[0]
         session.run(None, {tensor.name: np.zeros((1, *tensor.shape[1:]), np.int32)})
-        _fail(session.run, None, {secret("inputname"): np.zeros(1)})
+        fail(session.run, None, {secret("inputname"): np.zeros(1)})
 
     def magika(self) -> None:
         for _ in range(2):
@@ -65,7 +64,7 @@ class Models:
         torch.load(self._folder / "weights.pt")
         module = Echo()
         for text in (PROMPT, PROMPT, ""):
-            _fail(module, text)
+            fail(module, text)
 
     def pipeline(self) -> None:
         classify: Any = pipeline("text-classification", str(self._folder / f"{VISIBLE}-bert"))
@@ -98,9 +97,3 @@ class Echo(torch.nn.Module):
         if not text:
             raise ValueError(secret("forward"))
         return len(text)
-
-
-def _fail(call: Callable[..., object], *args: object) -> None:
-    # Whatever the library says of a secret.
-    with contextlib.suppress(Exception):
-        call(*args)

@@ -6,9 +6,10 @@ All secrets begin alike, so that a search for that beginning finds every one of 
 from __future__ import annotations
 
 import base64
+import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 BEGINNING: Final = "zq7canary"
@@ -39,6 +40,12 @@ def forms(word: str) -> Iterator[bytes]:
         # The figures that no neighbour has a part in.
         encoded = base64.b64encode(b"\0" * before + word.encode())
         yield encoded[-(-before * 4 // 3) : len(encoded) - len(encoded) % 4 - 4]
+
+
+def fail(call: Callable[..., object], *args: object, **options: object) -> None:
+    # Whatever the library says of a secret.
+    with contextlib.suppress(Exception):
+        call(*args, **options)
 
 
 def log_ours() -> None:
