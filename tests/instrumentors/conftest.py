@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +25,8 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from stagelens.core import names
+from stagelens.core.partition import partition
 from stagelens.instrumentors import instrumentor, listening_ports, recorder, records, scripts
 from stagelens.instrumentors.agent.aggregate import dimensions_of
 from stagelens.instrumentors.agent.spans import RetainedRequest, Trace, build_trace
@@ -98,6 +102,39 @@ def record(
     marks: list[Any] = [records.CLOSED, start, 0, *itertools.chain.from_iterable(triples)]
     fields = {"error_type": "", "http_status": 200, "kind": "server", **changes}
     return (marks, start, end, route, *fields.values())  # pyright: ignore[reportReturnType] - the order of the dictionary
+
+
+class Clock:
+    def __init__(self, now: int = 0) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Device:
+    """Reports the times of a model run once they are *known*; a broken one raises."""
+
+    def __init__(self, *, known: bool = False, broken: bool = False) -> None:
+        self.known = known
+        self.broken = broken
+        self.queried = self.asked = 0
+
+    def ready(self) -> bool:
+        self.queried += 1
+        if self.broken:
+            raise RuntimeError
+        return self.known
+
+    def marks(self) -> list[Any]:
+        self.asked += 1
+        if self.broken:
+            raise RuntimeError
+        return ["forward@gpu", 2, 7] if self.known else ["forward@launch", 2, 3]
+
+
+def own_times(record: records.Record) -> dict[str, int]:
+    return partition(read_marks(record[0]).intervals, record[1], record[2])
 
 
 def trace_of(record: records.Record) -> Trace:
@@ -176,10 +213,45 @@ def instrumented(request: pytest.FixtureRequest) -> Generator[Instrumentor]:
         yield module
 
 
+class Post(Request):
+    @cached_property
+    def decoded(self) -> dict[str, Any]:
+        return read_body(self.path, self.body)
+
+    @property
+    def name(self) -> str:
+        return self.headers.get(names.BATCH_HEADER.lower(), "")
+
+    def resource(self) -> dict[str, Any]:
+        (resource,) = self.decoded["resourceMetrics"]
+        return plain(resource["resource"]["attributes"])
+
+    def points(self, metric: str) -> list[dict[str, Any]]:
+        return [
+            {**point, "attributes": plain(point["attributes"])}
+            for resource in self.decoded["resourceMetrics"]
+            for item in resource["scopeMetrics"][0]["metrics"]
+            if item["name"] == metric
+            for point in (item.get("exponentialHistogram") or item["sum"])["dataPoints"]
+        ]
+
+
 class Sink:
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.bodies: list[tuple[str, dict[str, Any]]] = []
+    """Collector that sends the next of *answers*, each raw bytes or (status, headers, body); 200 if there is none."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.posts: list[Post] = []
+        self.answers: deque[Response] = deque()
+        # Held: posts are received but not answered.
+        self.answering = threading.Event()
+        self.answering.set()
+
+    def respond(self, request: Request) -> Response:
+        self.posts.append(Post(**vars(request)))
+        response = self.answers.popleft() if self.answers else (200, {"Content-Type": "application/x-protobuf"}, b"")
+        self.answering.wait(60)
+        return response
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return this process's environment with an agent that reports here, soon, and keeps every trace, whatever that costs.
@@ -199,38 +271,46 @@ class Sink:
             **more,
         }
 
+    def metrics(self) -> list[Post]:
+        return [post for post in self._metrics() if not post.points(names.REQUEST_BY_ATTRIBUTE)]
+
+    def attributes(self) -> list[Post]:
+        return [post for post in self._metrics() if post.points(names.REQUEST_BY_ATTRIBUTE)]
+
     def requests(self, **attributes: str) -> int:
-        points = (point for name, _, point in self.points() if name == "inference.request.duration")
-        return sum(
-            int(point["count"])
-            for point in points
-            if attributes.items()
-            <= {key.replace(".", "_"): value for key, value in point["attributes"].items()}.items()
-        )
+        """Return how many requests with *attributes* arrived; a batch that arrived again counts once."""
+        points = [point for post in self._once() for point in post.points(names.REQUEST_DURATION)]
+        named = [({key.replace(".", "_"): value for key, value in each["attributes"].items()}, each) for each in points]
+        return sum(int(point["count"]) for found, point in named if attributes.items() <= found.items())
+
+    def dropped(self) -> dict[str, int]:
+        points = [point for post in self._once() for point in post.points(names.REQUESTS_DROPPED)]
+        return {point["attributes"]["reason"]: int(point["asInt"]) for point in points}
 
     def instances(self) -> set[str]:
-        return {resource["service.instance.id"] for _, resource, _ in self.points()}
+        return {post.resource()["service.instance.id"] for post in self._metrics()}
 
     def stages(self) -> set[str]:
-        return {
-            point["attributes"]["inference.stage"]
-            for name, _, point in self.points()
-            if name == "inference.stage.duration"
-        }
+        points = [point for post in self._metrics() for point in post.points(names.STAGE_DURATION)]
+        return {point["attributes"]["inference.stage"] for point in points}
 
     def points(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-        for path, body in list(self.bodies):
-            for resource in body["resourceMetrics"] if path == "/v1/metrics" else ():
-                for metric in resource["scopeMetrics"][0]["metrics"]:
-                    for point in metric.get("exponentialHistogram", {}).get("dataPoints", ()):
-                        named = {**point, "attributes": plain(point["attributes"])}
-                        yield metric["name"], plain(resource["resource"]["attributes"]), named
+        for post in self._metrics():
+            for name in names.METRICS:
+                for point in post.points(name):
+                    yield name, post.resource(), point
 
     def spans(self) -> Iterator[dict[str, Any]]:
-        for path, body in list(self.bodies):
-            for resource in body["resourceSpans"] if path == "/v1/traces" else ():
+        for post in self.posts[:]:
+            for resource in post.decoded["resourceSpans"] if post.path == "/v1/traces" else ():
                 for span in resource["scopeSpans"][0]["spans"]:
                     yield {**span, "attributes": plain(span["attributes"])}
+
+    def _metrics(self) -> list[Post]:
+        return [post for post in self.posts[:] if post.path == "/v1/metrics"]
+
+    def _once(self) -> Iterable[Post]:
+        return {post.name or id(post): post for post in self._metrics()}.values()
 
 
 def plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -242,15 +322,11 @@ def plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.fixture
 def sink() -> Generator[Sink]:
-    sink = Sink("")
-
-    def receive(request: Request) -> Response:
-        sink.bodies.append((request.path, read_body(request.path, request.body)))
-        return 200, {"Content-Type": "application/x-protobuf"}, b""
-
-    with http_server(receive, protocol="HTTP/1.0") as server:
+    sink = Sink()
+    with http_server(sink.respond, protocol="HTTP/1.0") as server:
         sink.address = server.url
         yield sink
+        sink.answering.set()
 
 
 class Service:

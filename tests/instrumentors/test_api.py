@@ -12,16 +12,9 @@ from typing import Any
 import pytest
 
 import stagelens
-from stagelens.core.partition import partition
 from stagelens.core.stages import OVERHEAD
 from stagelens.instrumentors import records
-from tests.instrumentors.conftest import Finished
-
-
-def breakdown(record: records.Record) -> dict[str, int]:
-    marks, t0, t1 = record[:3]
-    triples = zip(marks[::3], marks[1::3], marks[2::3], strict=True)
-    return partition([triple for triple in triples if not triple[0].startswith("@")], t0, t1)
+from tests.instrumentors.conftest import Finished, own_times
 
 
 def test_planted_stages_and_unattributed_time_add_up_to_the_wall_time(finished: Finished) -> None:
@@ -33,7 +26,7 @@ def test_planted_stages_and_unattributed_time_add_up_to_the_wall_time(finished: 
         time.sleep(0.005)
         with stagelens.stage("forward"):
             time.sleep(0.03)
-    own = breakdown(finished[0])
+    own = own_times(finished[0])
 
     assert sum(own.values()) == finished[0][2] - finished[0][1]
     for planted, seconds in {"preprocess": 0.02, "tokenize": 0.01, "forward": 0.03, OVERHEAD: 0.005}.items():
@@ -132,7 +125,7 @@ def test_a_decorated_generator_is_timed_step_by_step(finished: Finished) -> None
 
     assert stopped.value.value == "done"
     assert finished.stages() == ["forward"] * 3
-    assert breakdown(finished[0])[OVERHEAD] >= 10_000_000
+    assert own_times(finished[0])[OVERHEAD] >= 10_000_000
 
 
 def test_a_timed_generator_keeps_nothing_of_what_goes_through() -> None:

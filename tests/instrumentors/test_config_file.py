@@ -198,8 +198,8 @@ def test_the_agent_and_the_sdk_send_to_the_same_place(tmp_path: Path, sink: Sink
 
     resources = [
         (resource["resource"], [span["name"] for scope in resource.get("scopeSpans", ()) for span in scope["spans"]])
-        for name, body in sink.bodies
-        for resource in body["resourceSpans" if name == "/v1/traces" else "resourceMetrics"]
+        for post in sink.posts
+        for resource in post.decoded["resourceSpans" if post.path == "/v1/traces" else "resourceMetrics"]
     ]
     assert {plain(resource["attributes"])["service.name"] for resource, _ in resources} == {"checkout"}
     assert any("of the sdk" in spans for _, spans in resources)

@@ -186,7 +186,7 @@ def test_a_disabled_process_sends_nothing(sink: Sink) -> None:
     with start("", sink, OTEL_SDK_DISABLED="true") as process:
         assert (process.communicate(timeout=120)[0], process.returncode) == ("", 0)
 
-    assert sink.bodies == []
+    assert sink.posts == []
 
 
 def test_a_running_process_reports_every_interval(sink: Sink) -> None:

@@ -23,21 +23,12 @@ from stagelens.instrumentors.libraries.onnxruntime import OnnxRuntimeInstrumento
 from stagelens.instrumentors.libraries.torch import TorchInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor
 from stagelens.instrumentors.loads import MAX_LOADS, MIN_LOAD_NS, LoadLog, LoadRecord, loads, shapes_of
-from tests.instrumentors.conftest import Finished, using
+from tests.instrumentors.conftest import Clock, Finished, using
 from tests.instrumentors.libraries import tiny_models
 
 MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
 # A phase with those inside it: what it takes by itself, and the others. [milliseconds]
 phases = st.recursive(st.tuples(st.integers(1, 9), st.just([])), lambda inner: st.tuples(st.integers(1, 9), st.lists(inner, max_size=3)), max_leaves=8)  # fmt: skip
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        """Return the time in nanoseconds."""
-        return self.now
 
 
 @pytest.fixture
@@ -46,7 +37,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[LoadRecord]]:
     loads.take()
     monkeypatch.setattr(loads, "_free_loads", MAX_LOADS)
     monkeypatch.setattr(module, "MIN_LOAD_NS", 0)
-    monkeypatch.setattr(module, "worked", Time())
+    monkeypatch.setattr(module, "worked", Clock())
     return loads.take
 
 
@@ -56,7 +47,7 @@ def phases_of(found: list[LoadRecord]) -> list[tuple[str, str, str]]:
 
 @given(st.lists(phases, max_size=4))
 def test_nested_phases_add_up_to_the_total_time(tree: list[Any]) -> None:
-    now, made = Time(), LoadLog()
+    now, made = Clock(), LoadLog()
     with pytest.MonkeyPatch.context() as patching:
         patching.setattr(module, "clock", now)
         patching.setattr(module, "worked", lambda: now.now // 3)
@@ -78,9 +69,9 @@ def test_nested_phases_add_up_to_the_total_time(tree: list[Any]) -> None:
 
 
 @pytest.fixture
-def times(monkeypatch: pytest.MonkeyPatch) -> tuple[Time, Time]:
+def times(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, Clock]:
     """The clock, and what the process has worked."""
-    times = Time(), Time()
+    times = Clock(), Clock()
     for name, time in zip(("clock", "worked"), times, strict=True):
         monkeypatch.setattr(module, name, time)
     return times
@@ -90,7 +81,7 @@ def own_times(made: LoadLog) -> list[tuple[str, str, int]]:
     return [(load.phase, load.model, load.own_ns // MIN_LOAD_NS) for load in made.take()]
 
 
-def test_a_discarded_phase_counts_as_time_of_the_outer_phase(times: tuple[Time, Time]) -> None:
+def test_a_discarded_phase_counts_as_time_of_the_outer_phase(times: tuple[Clock, Clock]) -> None:
     now, made = times[0], LoadLog()
     outer = made.begin("net", reading=True)
     none = made.begin()
@@ -102,7 +93,7 @@ def test_a_discarded_phase_counts_as_time_of_the_outer_phase(times: tuple[Time, 
     assert own_times(made) == [("copy", "weights", 5), ("read", "net", 2)]
 
 
-def test_load_time_is_split_into_read_and_deserialise(times: tuple[Time, Time]) -> None:
+def test_load_time_is_split_into_read_and_deserialise(times: tuple[Clock, Clock]) -> None:
     wall, work = times
     made = LoadLog()
     token = made.begin("net", reading=True)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import stagelens
-from stagelens.core.attributes import BY_KEY, MAX_NAMED
+from stagelens.core.attributes import MAX_NAMED
 from stagelens.core.errors import ConfigError
 from stagelens.core.text import MAX_TEXT
 from stagelens.instrumentors import named_attributes
-from stagelens.instrumentors.named_attributes import attribute_name, baggage_member, parse
+from stagelens.instrumentors.named_attributes import baggage_member, parse
 from stagelens.instrumentors.records import ATTRIBUTE
 from stagelens.instrumentors.request_marks import read_marks
 from tests.instrumentors.conftest import Finished
@@ -73,10 +73,6 @@ def test_a_rejected_name_is_logged_once(finished: Finished, caplog: pytest.LogCa
         "Stagelens uses the name itself",
         "there are 8 attributes already",
     ]
-
-
-def test_names_of_stagelens_are_reserved() -> None:
-    assert {attribute_name(key) for key in BY_KEY} == {""}
 
 
 @pytest.mark.parametrize(

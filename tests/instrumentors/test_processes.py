@@ -227,7 +227,7 @@ def test_a_process_without_requests_forks_with_one_thread(tmp_path: Path, sink: 
 """
     done = run(f"import warnings{HEAD}{script}{TAIL}", tmp_path, sink)
 
-    assert (done.stdout, done.stderr, sink.bodies) == ("1 []\n", "", [])
+    assert (done.stdout, done.stderr, sink.posts) == ("1 []\n", "", [])
 
 
 FORKS_UNDER_LOAD = """

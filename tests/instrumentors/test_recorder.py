@@ -18,7 +18,7 @@ from stagelens.core.partition import Interval, partition
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.request_marks import read_marks
-from tests.instrumentors.conftest import Finished
+from tests.instrumentors.conftest import Finished, own_times
 
 
 def test_a_request_that_ends_during_the_last_report_is_reported(
@@ -136,14 +136,14 @@ def test_stages_beyond_the_limit_of_a_record_are_counted(finished: Finished) -> 
                     pass
         with stage("serialize"):
             pass
-    marks, start, end, *_ = finished[0]
+    marks = finished[0][0]
 
     assert len(marks) < records.MAX_MARKS
     assert marks[-3] == "serialize"
-    assert partition(read_marks(marks).intervals, start, end)["serialize"] == marks[-1] - marks[-2]
+    assert own_times(finished[0])["serialize"] == marks[-1] - marks[-2]
 
 
-def own_times(intervals: Iterable[Interval], end: int) -> dict[str, int]:
+def compacted_times(intervals: Iterable[Interval], end: int) -> dict[str, int]:
     return partition(read_marks(written(intervals)).intervals, 0, end)
 
 
@@ -173,8 +173,8 @@ def test_totals_of_a_long_sequence_are_exact(some: list[tuple[str, int, int]], t
             now += gap + length
 
     assert len(written(unlimited)) <= records.MAX_MARKS + 3
-    assert own_times(unlimited, now) == partition(unlimited, 0, now)
-    assert sum(own_times(together, now).values()) == now
+    assert compacted_times(unlimited, now) == partition(unlimited, 0, now)
+    assert sum(compacted_times(together, now).values()) == now
 
 
 def test_a_stage_around_a_whole_stream_and_what_came_before_its_first_token_are_exact() -> None:
@@ -184,7 +184,7 @@ def test_a_stage_around_a_whole_stream_and_what_came_before_its_first_token_are_
     unlimited += [("handler", 55, 90_110), ("serialize", 90_110, 95_000), ("framework", 0, 96_000)]
 
     for end in (100, 150, 96_000):
-        assert own_times(unlimited, end) == partition(unlimited, 0, end)
+        assert compacted_times(unlimited, end) == partition(unlimited, 0, end)
 
 
 def test_a_stage_around_compacted_ones_keeps_its_share() -> None:
@@ -195,7 +195,7 @@ def test_a_stage_around_compacted_ones_keeps_its_share() -> None:
         if number % 700 == 699:
             unlimited.append(("preprocess", at - 6000, at + 10))
     exact = partition(unlimited, 0, 200_000)
-    compacted = own_times(unlimited, 200_000)
+    compacted = compacted_times(unlimited, 200_000)
 
     assert compacted == pytest.approx(exact, abs=28 * 2 * 200_000 / 256)
     assert sum(compacted.values()) == 200_000
@@ -203,7 +203,7 @@ def test_a_stage_around_compacted_ones_keeps_its_share() -> None:
 
 def test_hundreds_of_own_stages_are_one_other_stage_in_a_full_record() -> None:
     names = ((f"item {number}" if number % 2 else "forward", number, number + 1) for number in range(30_000))
-    own = own_times(names, 30_000)
+    own = compacted_times(names, 30_000)
 
     assert own["forward"] == 15_000
     assert own[stages.OTHER] > 14_000

@@ -17,6 +17,7 @@ from stagelens.instrumentors.request_marks import (
     read_marks,
     read_request,
 )
+from tests.instrumentors.conftest import Device, record
 
 WALL = 100
 spans = st.tuples(st.integers(0, WALL), st.integers(0, WALL)).map(sorted).map(tuple[int, ...])
@@ -48,35 +49,14 @@ def test_a_body_read_without_server_stages_is_a_dependency(
     assert own_times(*triples) == {stage: spent for stage, spent in expected.items() if spent}
 
 
-class Device:
-    def __init__(self, *, known: bool = False, broken: bool = False) -> None:
-        self.known = known
-        self.broken = broken
-        self.asked = 0
-
-    def ready(self) -> bool:
-        if self.broken:
-            raise RuntimeError
-        return self.known
-
-    def marks(self) -> list[Any]:
-        self.asked += 1
-        if self.broken:
-            raise RuntimeError
-        return ["forward@gpu", 2, 7] if self.known else ["forward@launch", 2, 3]
-
-
-def record(*devices: Device) -> Record:
-    marks: list[Any] = [CLOSED, 0, 0]
-    for device in devices:
-        marks += ["@late", device, 0]
-    return (marks, 0, 10, "/predict", "", 200, "server")
+def waiting_for(*devices: Device) -> Record:
+    return record(*(("@late", device, 0) for device in devices))
 
 
 def test_available_marks_are_added_immediately_whatever_other_devices_do(reported: set[str]) -> None:
-    request = record(Device(broken=True), Device(known=True))
+    request = waiting_for(Device(broken=True), Device(known=True))
 
-    assert not DeferredRecords().holds(record(), 0)
+    assert not DeferredRecords().holds(waiting_for(), 0)
     assert not DeferredRecords().holds(request, 0)
     assert request[0][-3:] == ["forward@gpu", 2, 7]
     assert len(reported) == 2
@@ -84,7 +64,7 @@ def test_available_marks_are_added_immediately_whatever_other_devices_do(reporte
 
 def test_a_request_waits_for_all_deferred_marks_until_a_timeout() -> None:
     waiting, first, second = DeferredRecords(), Device(known=True), Device()
-    request, never = record(first, second), record(Device())
+    request, never = waiting_for(first, second), waiting_for(Device())
 
     assert waiting.holds(request, 0)
     assert waiting.holds(never, 0)
@@ -100,7 +80,7 @@ def test_a_request_waits_for_all_deferred_marks_until_a_timeout() -> None:
 
 def test_the_number_of_waiting_requests_is_limited() -> None:
     waiting = DeferredRecords()
-    requests = [record(Device()) for _ in range(MAX_WAITING + 5)]
+    requests = [waiting_for(Device()) for _ in range(MAX_WAITING + 5)]
 
     assert all(waiting.holds(request, 0) for request in requests)
     assert list(waiting.due(1)) == requests[:5]
@@ -108,14 +88,11 @@ def test_the_number_of_waiting_requests_is_limited() -> None:
 
 
 def test_a_step_of_the_handler_that_begins_while_a_worker_works_is_what_it_waits_for() -> None:
-    class Work:
-        def ready(self) -> bool:
-            return True
-
+    class Work(Device):
         def marks(self) -> Marks:
             return ["queue", 2, 10, "forward", 10, 20, "forward", 21, 30]
 
-    marks: Marks = [CLOSED, 0, 0, "handler", 0, 3, "handler", 4, 12, "handler", 13, 35, "@late", Work(), 0]
+    marks: Marks = [CLOSED, 0, 0, "handler", 0, 3, "handler", 4, 12, "handler", 13, 35, "@late", Work(known=True), 0]
     complete(marks)
     intervals = read_request((marks, 0, 40, "", "", 0, "server")).intervals
 

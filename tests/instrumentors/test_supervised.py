@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from itertools import product
@@ -11,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.instrumentors import recorder, records, supervised
+from stagelens.instrumentors import records
 from stagelens.instrumentors.recorder import OpenRequest
-from stagelens.instrumentors.supervised import FailedRequests, SharedRequests
-from tests.instrumentors.conftest import Finished, Sink
+from stagelens.instrumentors.supervised import SharedRequests
+from tests.instrumentors.conftest import Sink
 
 
 @pytest.mark.parametrize("count", [0, 1, 256, 1000])
@@ -31,27 +30,6 @@ def test_the_last_written_requests_are_read(count: int) -> None:
     assert len(requests) == count
     assert requests[:256] == [OpenRequest(2 + number, "é" * 64) for number in range(min(count, 256))]
     assert requests[256:] == [OpenRequest(257, "")] * (count - 256)
-
-
-def test_requests_of_a_killed_child_count_as_failed(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
-    shared = SharedRequests()
-    before = records.clock()
-    child = os.fork()
-    if child == 0:
-        supervised.supervise(supervised.Supervised(shared, bool, 1))
-        recorder.begin()
-        supervised.note_open_requests()
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
-    failed = FailedRequests()
-    failed.add(child, shared.read(child)[1], records.clock())
-    failed.record()
-    failed.record()
-
-    ((_, start, end, route, error, *_),) = finished
-    assert before < start < end < records.clock()
-    assert (route, error) == ("", supervised.KILLED)
-    assert "1 open requests count as failed" in caplog.text
 
 
 KILLED = """

@@ -16,26 +16,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.partition import partition
 from stagelens.instrumentors import recorder, records, tickets, trace_context
 from stagelens.instrumentors.api import Request, request, stage
 from stagelens.instrumentors.records import Record, clock
 from stagelens.instrumentors.request_marks import DeferredRecords, read_marks
 from stagelens.instrumentors.tickets import BatchRun, Ticket, TicketsById, batch, ticket, with_run
-from tests.instrumentors.conftest import Finished
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1
-
-    def __call__(self) -> int:
-        return self.now
+from tests.instrumentors.conftest import Clock, Device, Finished, own_times
 
 
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    time = Clock()
+    time = Clock(1)
     for module in (tickets, recorder):
         monkeypatch.setattr(module, "clock", time)
     monkeypatch.setattr("stagelens.instrumentors.api.clock", time)
@@ -48,10 +39,6 @@ def requests_by_name(finished: Finished) -> dict[str, Record]:
         waiting.holds(record, 0.0)
     list(waiting.due(float("inf")))
     return {record[3]: record for record in finished}
-
-
-def own_times(record: Record) -> dict[str, int]:
-    return partition(read_marks(record[0]).intervals, record[1], record[2])
 
 
 def triples(record: Record) -> list[tuple[Any, ...]]:
@@ -182,23 +169,8 @@ def test_facts_of_a_whole_batch_are_on_no_request(finished: Finished) -> None:
     assert not {"@tokens_in", "@tokens_out", "@trace", "@shared"} & facts.keys()
 
 
-class DeferredMark:
-    def __init__(self) -> None:
-        self.known = False
-        self.prepared = False
-        self.asked = 0
-
-    def ready(self) -> bool:
-        self.prepared = True
-        return self.known
-
-    def marks(self) -> list[Any]:
-        self.asked += 1
-        return ["forward@gpu", self.asked, self.asked + 1]
-
-
 def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: Finished) -> None:
-    deferred = DeferredMark()
+    deferred = Device()
     (first, of_first), (second, of_second) = opened("a"), opened("b")
     with batch(of_first + of_second):
         marks = records.current.get()
@@ -212,7 +184,7 @@ def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: F
     complete = list(waiting.due(0.0))
 
     assert held == [True, True]
-    assert [("forward@gpu", 1, 2) in triples(record) for record in complete] == [True, True]
+    assert [("forward@gpu", 2, 7) in triples(record) for record in complete] == [True, True]
     assert deferred.asked == 1
 
 
@@ -250,15 +222,15 @@ def test_a_ticket_and_a_run_are_pickled(finished: Finished) -> None:
         drawn = ticket()
         arrived = pickle.loads(pickle.dumps(drawn))  # noqa: S301 - our own
         with batch([arrived]) as run, stage("forward"):
-            device = DeferredMark()
+            device = Device()
             run.marks.extend(("@odd", object(), 0, "@late", device, 0))
         drawn.done(pickle.loads(pickle.dumps(run)))  # noqa: S301 - our own
     keys = {key for key, _, _ in triples(requests_by_name(finished)["here"])}
 
     assert arrived.since == drawn.since
     # As a device wants it: it is asked whether it is ready before it is asked for its times.
-    assert device.prepared
-    assert {"forward@gpu", "queue", "forward"} < keys
+    assert device.queried
+    assert {"forward@launch", "queue", "forward"} < keys
     assert "@odd" not in keys
 
 

@@ -126,14 +126,6 @@ def test_sampled_untimed_requests_do_not_count_as_timed(finished: Finished, monk
     assert delta.counts.requests == 2 * recorder.SCOUTS
 
 
-def test_level_none_records_nothing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "mode", recorder_state.NOTHING)
-    with request("outer"), stage("forward"), request("inner"):
-        assert records.current.get() is None
-
-    assert not finished
-
-
 def served(fold: Aggregator) -> dict[tuple[str, str], int]:
     facts = ("@tokens_in", 5, 0), ("@batch", 2, 0), ("@failed", "timeout", 9), ("@model", "m", 0)
     fold.add(record(("forward", 10, 60), *facts, end=100))

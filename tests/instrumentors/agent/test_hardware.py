@@ -113,15 +113,6 @@ def test_memory_and_threads_are_those_of_the_process() -> None:
     assert (found[MEMORY], found[THREADS]) == (24 * os.sysconf("SC_PAGE_SIZE"), 20)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_real_kernel_files_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
-    found = readings_of(ProcessMetrics())
-
-    assert found[MEMORY] > 0
-    assert found[THREADS] >= 1
-
-
 def test_a_container_reports_its_cpu_limit_and_throttling(files: dict[str, str]) -> None:
     source = ProcessMetrics()
     files["/sys/fs/cgroup/pod/cpu.stat"] = "usage_usec 9\nnr_periods 150\nnr_throttled 50\n"
@@ -217,11 +208,12 @@ def test_torch_is_queried_only_when_it_uses_a_device(monkeypatch: pytest.MonkeyP
     assert list(torch_memory()) == [(TORCH_ALLOCATED, 5, "cuda:1"), (TORCH_RESERVED, 7, "cuda:1")]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_a_failing_source_drops_only_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: 1 / 0)))
 
-    assert CPU in {each.measure for each in Hardware().take()}
+    assert {CPU, MEMORY, THREADS} <= {each.measure for each in Hardware().take() if each.value}
 
 
 def gpu_readings(gpus: Gpus) -> dict[tuple[Measure, str], float]:

@@ -5,86 +5,17 @@ from __future__ import annotations
 import random
 import ssl
 import threading
-from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from stagelens.core import names
 from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export import exporter as module
 from stagelens.instrumentors.export.exporter import Exporter
 from stagelens.instrumentors.export.outbox import ExportBatch
 from tests.support.certificate_authority import Authorities
-from tests.support.http_server import Recorded, Request, Response, http_server
-from tests.support.otlp_bodies import read_metrics
-
-
-class Post(Request):
-    @property
-    def name(self) -> str:
-        return self.headers["x-stagelens-batch"]
-
-    def resource(self) -> dict[str, str]:
-        (resource,) = read_metrics(self.body)["resourceMetrics"]
-        attributes = resource["resource"]["attributes"]
-        return {item["key"]: item["value"].get("stringValue") or item["value"]["intValue"] for item in attributes}
-
-    def points(self, metric: str) -> list[dict[str, Any]]:
-        (resource,) = read_metrics(self.body)["resourceMetrics"]
-        return [
-            point
-            for item in resource["scopeMetrics"][0]["metrics"]
-            if item["name"] == metric
-            for point in (item.get("exponentialHistogram") or item["sum"])["dataPoints"]
-        ]
-
-
-@dataclass
-class Sink:
-    """Server that sends the next of *answers*, each raw bytes or (status, headers, body); 200 if there is none."""
-
-    url: str = ""
-    posts: list[Post] = field(default_factory=list[Post])
-    answers: deque[Response] = field(default_factory=deque)
-    # Held: posts are received but not answered.
-    answering: threading.Event = field(default_factory=threading.Event)
-
-    def respond(self, request: Request) -> Response:
-        self.posts.append(Post(**vars(request)))
-        response = self.answers.popleft() if self.answers else (200, {}, b"")
-        self.answering.wait(60)
-        return response
-
-    def metrics(self) -> list[Post]:
-        posts = [post for post in self.posts if post.path == "/v1/metrics"]
-        return [post for post in posts if not post.points(names.REQUEST_BY_ATTRIBUTE)]
-
-    def attributes(self) -> list[Post]:
-        posts = [post for post in self.posts if post.path == "/v1/metrics"]
-        return [post for post in posts if post.points(names.REQUEST_BY_ATTRIBUTE)]
-
-    def requests(self) -> int:
-        named = {post.name: post for post in self.metrics()}
-        points = [point for post in named.values() for point in post.points("inference.request.duration")]
-        return sum(int(point["count"]) for point in points)
-
-    def dropped(self) -> dict[str, int]:
-        named = {post.name: post for post in self.metrics()}
-        points = [point for post in named.values() for point in post.points("stagelens.requests.dropped")]
-        return {point["attributes"][0]["value"]["stringValue"]: int(point["asInt"]) for point in points}
-
-
-@pytest.fixture
-def sink() -> Generator[Sink]:
-    sink = Sink()
-    sink.answering.set()
-    with http_server(sink.respond, protocol="HTTP/1.0") as server:
-        sink.url = server.url
-        yield sink
-        sink.answering.set()
+from tests.support.http_server import Recorded, http_server
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import ssl
 import threading
@@ -25,8 +24,8 @@ from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export.http_post import limit_connection, post
 from stagelens.instrumentors.export.outbox import ExportBatch, Outbox
 from stagelens.instrumentors.export.responses import MAX_RETRY_AFTER_SECONDS
-from tests.instrumentors.conftest import until
-from tests.instrumentors.export.conftest import Exporters, Sink, batch, clients_of, send
+from tests.instrumentors.conftest import Sink, until
+from tests.instrumentors.export.conftest import Exporters, batch, clients_of, send
 from tests.support.certificate_authority import Authorities, Pem
 from tests.support.http_server import Recorded
 from tests.support.trickle import trickling
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisa
 
 
 def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, exporter: Exporters) -> None:
-    offered = ExportBatch("instance:1", f"{sink.url}/v1/metrics?a=b", b"body", 1)
+    offered = ExportBatch("instance:1", f"{sink.address}/v1/metrics?a=b", b"body", 1)
     exporter.delivering(offered, headers={"x-api-key": "k", "content-type": "text/plain"})
     (sent,) = sink.posts
     expected = {"x-api-key": "k", "content-type": "application/x-protobuf", "content-encoding": "gzip"}
@@ -63,7 +62,7 @@ def test_a_batch_that_was_not_acknowledged_is_sent_again_the_same(
     sink: Sink, exporter: Exporters, response: Any
 ) -> None:
     sink.answers.extend([response, response])
-    agent = exporter.sending(batch(sink.url, 1), batch(sink.url, 2))
+    agent = exporter.sending(batch(sink.address, 1), batch(sink.address, 2))
     until(lambda: len(sink.posts) == 4 and agent.drain(60))
 
     assert [sent.name for sent in sink.posts] == ["instance:1"] * 3 + ["instance:2"]
@@ -77,7 +76,7 @@ def test_a_refused_batch_is_dropped_counted_and_logged_once_with_the_fix(
 ) -> None:
     body = Status(code=3, message="bad\nbody").SerializeToString()
     sink.answers.extend([(status, {}, body)] * 2)
-    exporter.delivering(*(batch(sink.url, number, requests=number) for number in (3, 4, 5)))
+    exporter.delivering(*(batch(sink.address, number, requests=number) for number in (3, 4, 5)))
 
     assert exporter.losses == [("rejected", 3), ("rejected", 4)]
     assert [sent.name for sent in sink.posts] == ["instance:3", "instance:4", "instance:5"]
@@ -94,7 +93,7 @@ def test_a_refusal_that_is_not_protobuf_is_logged_unchanged(
     sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
     sink.answers.append((403, {}, body.encode()))
-    exporter.delivering(batch(sink.url))
+    exporter.delivering(batch(sink.address))
 
     assert caplog.messages[0].endswith(f"HTTP 403 {body}")
 
@@ -106,7 +105,7 @@ def test_a_partial_success_is_delivered_and_its_message_logged_once(
     refusal = ExportMetricsServiceResponse(partial_success=partial).SerializeToString()
     nothing = ExportMetricsServiceResponse(partial_success=ExportMetricsPartialSuccess()).SerializeToString()
     sink.answers.extend([(200, {}, refusal), (200, {}, refusal), (200, {}, nothing)])
-    exporter.delivering(*(batch(sink.url, number) for number in range(3)))
+    exporter.delivering(*(batch(sink.address, number) for number in range(3)))
 
     assert len(sink.posts) == 3
     assert exporter.losses == []
@@ -118,7 +117,7 @@ def test_a_partial_success_is_delivered_and_its_message_logged_once(
 )
 def test_a_200_with_an_invalid_body_is_an_acknowledgement(sink: Sink, exporter: Exporters, body: bytes) -> None:
     sink.answers.append((200, {"Content-Length": str(len(body) + 1)}, body))
-    exporter.delivering(batch(sink.url))
+    exporter.delivering(batch(sink.address))
 
     assert exporter.losses == []
 
@@ -195,32 +194,19 @@ def test_a_batch_in_flight_is_neither_delivered_nor_dropped() -> None:
     assert outbox.requests == 0
 
 
-def test_an_unreachable_server_and_its_return_are_logged_once(
-    sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    sink.answers.extend([b""] * 5)
-    agent = exporter.sending(batch(sink.url))
-    until(lambda: len(sink.posts) == 6)
-
-    assert agent.drain(60)
-    assert len(caplog.messages) == 1
-    assert "stagelens up" in caplog.messages[0]
-
-
 def test_a_flapping_server_does_not_fill_the_log(
     sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink.answers.extend([(503, {}, b"full\n"), (200, {}, b"")] * 3)
     agent = exporter()
     for number in range(3):
-        send(agent, batch(sink.url, number))
+        send(agent, batch(sink.address, number))
         until(lambda expected=2 * (number + 1): len(sink.posts) == expected)
         # Answered, too.
         assert agent.drain(60)
 
     assert caplog.messages == [
-        f"stagelens: {sink.url} does not accept data (HTTP 503 full); data is buffered and sent later."
+        f"stagelens: {sink.address} does not accept data (HTTP 503 full); data is buffered and sent later."
     ]
 
 
@@ -236,7 +222,7 @@ def test_the_remainder_is_sent_when_no_thread_can_start(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", at_exit)
-    agent = exporter.sending(batch(sink.url, 1), batch(sink.url, 2))
+    agent = exporter.sending(batch(sink.address, 1), batch(sink.address, 2))
 
     assert agent.drain(60)
     assert [sent.name for sent in sink.posts] == ["instance:1", "instance:2"]
@@ -245,7 +231,7 @@ def test_the_remainder_is_sent_when_no_thread_can_start(
 @pytest.mark.parametrize("asked", ["0", "-5", formatdate(0, usegmt=True)])
 def test_retry_after_zero_still_waits(sink: Sink, exporter: Exporters, asked: str) -> None:
     sink.answers.append((503, {"Retry-After": asked}, b""))
-    agent = exporter.sending(batch(sink.url, 1), backoff_seconds=3600.0)
+    agent = exporter.sending(batch(sink.address, 1), backoff_seconds=3600.0)
     until(lambda: agent.retry_in_seconds)
 
     assert (agent.retry_in_seconds or 0) >= 1800
@@ -253,9 +239,9 @@ def test_retry_after_zero_still_waits(sink: Sink, exporter: Exporters, asked: st
 
 def test_retry_after_is_obeyed(sink: Sink, exporter: Exporters) -> None:
     sink.answers.append((503, {"Retry-After": "3600"}, b""))
-    agent = exporter.sending(batch(sink.url, 1))
+    agent = exporter.sending(batch(sink.address, 1))
     until(lambda: agent.retry_in_seconds == MAX_RETRY_AFTER_SECONDS)
-    send(agent, batch(sink.url, 2))
+    send(agent, batch(sink.address, 2))
 
     assert len(sink.posts) == 1
     assert agent.drain(60)
@@ -277,9 +263,9 @@ def test_a_wake_during_an_attempt_does_not_cut_the_wait_short(sink: Sink, export
     sink.answering.clear()
     agent = exporter()
     agent._wake = noted = NotedEvent()  # pyright: ignore[reportPrivateUsage] - else the wait would have to be waited for
-    send(agent, batch(sink.url, 1))
+    send(agent, batch(sink.address, 1))
     until(lambda: sink.posts)
-    send(agent, batch(sink.url, 2))
+    send(agent, batch(sink.address, 2))
     sink.answering.set()
     until(lambda: len(noted.waits) > 1)
 
@@ -290,7 +276,7 @@ def test_batches_in_flight_at_exit_are_reported(
     sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink.answers.append((503, {"Retry-After": "3600"}, b""))
-    agent = exporter.sending(batch(sink.url, 1, requests=7))
+    agent = exporter.sending(batch(sink.address, 1, requests=7))
     until(lambda: agent.retry_in_seconds)
     sink.answering.clear()
 
@@ -320,7 +306,7 @@ def test_a_trickling_response_times_out(beginning: bytes) -> None:
 
 def test_a_long_response_needs_an_explicit_limit(sink: Sink) -> None:
     sink.answers.extend([(200, {}, b"x" * 500_000)] * 2)
-    connection = HTTPConnection("127.0.0.1", int(sink.url.rpartition(":")[2]))
+    connection = HTTPConnection("127.0.0.1", int(sink.address.rpartition(":")[2]))
     limit_connection(connection, 60, max_bytes=1_000_000)
     connection.request("POST", "/", b"")
 
@@ -343,7 +329,7 @@ def test_a_token_that_expires_later_is_logged_again(
     sink: Sink, exporter: Exporters, caplog: pytest.LogCaptureFixture, seconds: float, lines: int
 ) -> None:
     sink.answers.extend([(401, {}, b""), (200, {}, b""), (401, {}, b"")])
-    exporter.delivering(*(batch(sink.url, number) for number in range(3)), quiet_seconds=seconds)
+    exporter.delivering(*(batch(sink.address, number) for number in range(3)), quiet_seconds=seconds)
 
     assert len(caplog.messages) == lines
 

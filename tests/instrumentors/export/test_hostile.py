@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from stagelens.instrumentors.export.http_post import explain
-from tests.instrumentors.export.conftest import Exporters, Sink, batch
+from tests.instrumentors.conftest import Sink
+from tests.instrumentors.export.conftest import Exporters, batch
 from tests.support.hostile_peer import PEERS, listening
 
 OTLP_PORT = "Set OTEL_EXPORTER_OTLP_ENDPOINT to http://127.0.0.1:4318"
@@ -82,7 +83,7 @@ def test_the_exporter_survives_a_hostile_collector(
         agent.offer(batch(url))
         agent.drain(60)
     logged = [record.getMessage() for record in caplog.records]
-    agent.offer(batch(sink.url, 2))
+    agent.offer(batch(sink.address, 2))
 
     assert agent.drain(60)
     assert [post.name for post in sink.posts] == ["instance:2"]

@@ -21,8 +21,8 @@ from stagelens.core.proxies import ProxyError
 from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export.exporter import Exporter
 from stagelens.instrumentors.export.http_post import post
-from tests.instrumentors.conftest import until
-from tests.instrumentors.export.conftest import Exporters, Sink, batch, clients_of
+from tests.instrumentors.conftest import Sink, until
+from tests.instrumentors.export.conftest import Exporters, batch, clients_of
 from tests.support.certificate_authority import Authorities
 from tests.support.http_server import Recorded
 from tests.support.ports import free_port
@@ -107,16 +107,16 @@ def send(exporter: Exporters) -> Callable[..., Exporter]:
 def test_exports_pass_the_proxy(proxy: Proxy, send: Any, sink: Sink, guarded: Recorded, authority: Authorities) -> None:
     client = authority("clients").sign("agent")
     trust = ClientTlsFiles(str(authority("servers").file), str(client.certificate), str(client.key))
-    send(sink.url, trust)
+    send(sink.address, trust)
     send(guarded.url, trust)
 
-    assert proxy.targets == [f"POST {sink.url}/v1/metrics", f"CONNECT {urlsplit(guarded.url).netloc}"]
+    assert proxy.targets == [f"POST {sink.address}/v1/metrics", f"CONNECT {urlsplit(guarded.url).netloc}"]
     assert clients_of(guarded) == ["agent"]
     assert "proxy-authorization" not in sink.posts[0].headers
     assert sink.posts[0].headers["authorization"] == "Bearer t"
 
     os.environ["no_proxy"] = "localhost,127.0.0.0/8"  # restored by the fixture `proxy`
-    send(sink.url, trust)
+    send(sink.address, trust)
     send(guarded.url, trust)
 
     assert (len(sink.posts), clients_of(guarded), len(proxy.targets)) == (2, ["agent"] * 2, 2)
