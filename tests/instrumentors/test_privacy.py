@@ -29,7 +29,7 @@ from stagelens.core import names
 from stagelens.instrumentors.bootstrap import LIBRARIES
 from stagelens.instrumentors.instrumentor import CallsInstrumentor, log_failure
 from stagelens.store import Store
-from tests.instrumentors.conftest import Service
+from tests.instrumentors.conftest import Service, plain
 from tests.instrumentors.privacy.planted import LOG_VARIABLE, VISIBLE, found, secret
 from tests.instrumentors.privacy.recording import Recording, Rpc, Sent, respond_with_secrets
 from tests.support.http_server import http_server
@@ -128,9 +128,9 @@ class Seen:
     def spans(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for sent in self.exports:
             for resource in read_body(sent.path, sent.raw).get("resourceSpans", ()):
-                service = _plain(resource["resource"]["attributes"])[names.SERVICE_NAME]
+                service = plain(resource["resource"]["attributes"])[names.SERVICE_NAME]
                 for span in resource["scopeSpans"][0]["spans"]:
-                    yield service, {**span, "attributes": _plain(span["attributes"])}
+                    yield service, {**span, "attributes": plain(span["attributes"])}
 
     def stages(self) -> dict[tuple[str, str], set[str]]:
         spans = list(self.spans())
@@ -270,10 +270,6 @@ def _logged(path: Path) -> Generator[None]:
     logger.removeHandler(handler)
     logger.setLevel(level)
     handler.close()
-
-
-def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
-    return {item["key"]: next(iter(item["value"].values())) for item in attributes}
 
 
 BATCHERS = {"bentoml", "concurrent.futures", "gradio", "kserve", "litserve", "mlserver", "ray.serve"}

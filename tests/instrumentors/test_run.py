@@ -8,24 +8,15 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stagelens.core.errors import ConfigError
 from stagelens.instrumentors import run
-from tests.instrumentors.conftest import Service, Sink, until
+from tests.instrumentors.conftest import Sink, until
 
 PATCHED = "import starlette.applications as a; print(hasattr(a.Starlette.__call__, '__wrapped__'))"
-
-APP = """
-import os
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-app = Starlette(routes=[Route("/work", lambda request: JSONResponse(os.getpid()))])
-"""
 
 
 def stagelens_run(*words: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -214,23 +205,3 @@ def test_an_older_python_gets_the_required_version(own: bool, message: str) -> N
     assert message in ended.stderr
     assert ended.stderr.count("\n") == (1 if own else 0)
     assert ("fix: run the service with Python 3.11 or newer" in ended.stderr) is own
-
-
-def test_the_exit_of_a_service_is_unchanged_after_its_last_report(
-    tmp_path: Path, sink: Sink, serve: Callable[..., Service]
-) -> None:
-    (tmp_path / "work.py").write_text(APP)
-    service = serve("work:app", cwd=tmp_path, STAGELENS_EXPORT_INTERVAL="30000d")
-    for _ in range(3):
-        service.send_request("/work")
-    code = service.stop()
-    until(lambda: sink.requests(http_route="/work") == 3, "the requests of the stopped service")
-    command = [sys.executable, "-m", "uvicorn", "work:app", "--port", "0"]
-    plain = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert plain.stderr is not None
-    with plain.stderr:
-        next(line for line in plain.stderr if "Uvicorn running" in line)
-        plain.terminate()
-        plain.stderr.read()
-
-    assert code == plain.wait(60)

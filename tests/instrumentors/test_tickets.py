@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import pickle
-import threading
-from collections.abc import Callable, Hashable
-from functools import partial
-from queue import SimpleQueue
+from collections.abc import Hashable
 from typing import Any
 from uuid import UUID
 
@@ -188,35 +184,6 @@ def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: F
     assert deferred.asked == 1
 
 
-def test_a_custom_thread_processes_jobs_of_many_requests(finished: Finished) -> None:
-    jobs: SimpleQueue[tuple[Callable[[], None], Ticket] | None] = SimpleQueue()
-    seen: list[object] = []
-
-    def work() -> None:
-        while (job := jobs.get()) is not None:
-            with pytest.raises(ArithmeticError), batch([job[1]]), stage("forward"):
-                job[0]()
-            seen.append(records.current.get())
-
-    def job(done: threading.Event) -> None:
-        done.set()
-        raise ArithmeticError
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    for name in ("a", "b"):
-        done = threading.Event()
-        with request(name):
-            jobs.put((partial(job, done), ticket()))
-            assert done.wait(30)
-    jobs.put(None)
-    thread.join(30)
-    finished_records = requests_by_name(finished)
-
-    assert seen == [None, None]
-    assert all([key for key, _, _ in triples(record)].count("forward") == 1 for record in finished_records.values())
-
-
 def test_a_ticket_and_a_run_are_pickled(finished: Finished) -> None:
     with request("here"):
         drawn = ticket()
@@ -232,28 +199,6 @@ def test_a_ticket_and_a_run_are_pickled(finished: Finished) -> None:
     assert device.queried
     assert {"forward@launch", "queue", "forward"} < keys
     assert "@odd" not in keys
-
-
-def square(number: int, drawn: Ticket) -> tuple[int, Any]:
-    with batch([drawn]) as run, stage("forward"):
-        return number**2, run
-
-
-# Python 3.12 says so of every fork of a process with threads.
-@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-def test_a_process_pool_passes_tickets_and_runs(finished: Finished) -> None:
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        for number in range(3):
-            with request("asks"):
-                drawn = ticket()
-                squared, run = pool.apply(square, (number, drawn))
-                drawn.done(run)
-
-            assert squared == number**2
-    for record in finished:
-        assert not DeferredRecords().holds(record, 0.0), "all is known when the result is there"
-        assert sorted(own_times(record)) == ["forward", "overhead", "queue"]
-        assert sum(own_times(record).values()) == record[2] - record[1]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from stagelens.instrumentors.export.otlp import Encoder, ExportInterval
 from stagelens.instrumentors.stalls import HEARTBEAT_SECONDS, IDLE_SECONDS, LoopLag, Stalls
 from stagelens.instrumentors.trace_context import Parent, parse
 from tests.collector.traces.otlp import read_spans
-from tests.instrumentors.conftest import record
+from tests.instrumentors.conftest import plain, record
 from tests.support.otlp_bodies import read_traces
 
 MS = 1_000_000
@@ -334,13 +334,6 @@ def test_an_invalid_traceparent_is_ignored(header: str) -> None:
     assert parse(header) is None
 
 
-def attributes(item: dict[str, Any]) -> dict[str, Any]:
-    values = {entry["key"]: entry["value"] for entry in item["attributes"]}
-    return {
-        key: int(value["intValue"]) if "intValue" in value else value["stringValue"] for key, value in values.items()
-    }
-
-
 def test_a_retained_trace_is_a_root_and_a_span_per_interval() -> None:
     item = record(
         ("@method", "POST", 0),
@@ -353,13 +346,14 @@ def test_a_retained_trace_is_a_root_and_a_span_per_interval() -> None:
     )
     body = read_traces(Encoder({"service.name": "shop"}, lambda: None).traces([retained_trace(item)], 1000))
     root, *children = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
-    times = {key: value for key, value in attributes(root).items() if key.startswith(names.STAGE_SELF_PREFIX)}
+    attributes = plain(root["attributes"])
+    times = {key: value for key, value in attributes.items() if key.startswith(names.STAGE_SELF_PREFIX)}
 
     assert (root["name"], root["kind"], root["status"]["code"]) == ("POST /predict", 2, 2)
     assert Parent(root["traceId"], root["parentSpanId"], 1) == parse(TRACEPARENT)
     assert (root["startTimeUnixNano"], root["endTimeUnixNano"]) == ("1000", str(1000 + 10 * MS))
     assert (
-        attributes(root).items()
+        attributes.items()
         >= {
             "http.request.method": "POST",
             "http.response.status_code": 503,
@@ -370,7 +364,7 @@ def test_a_retained_trace_is_a_root_and_a_span_per_interval() -> None:
         }.items()
     )
     assert sum(times.values()) == 10 * MS
-    assert [(child["name"], attributes(child)[names.STAGE]) for child in children] == [
+    assert [(child["name"], plain(child["attributes"])[names.STAGE]) for child in children] == [
         ("forward", "forward"),
         ("serialize", "serialize"),
     ]

@@ -50,6 +50,7 @@ from stagelens.instrumentors.agent.hardware import (
 from stagelens.instrumentors.stalls import LoopLag
 from tests.support.fake_nvml import Card, FakeNvml
 
+S = 10**9
 FILES = {
     "/proc/stat": "cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 1 1 1\n",
     "/proc/self/stat": f"7 (a ) b) S {' '.join(map(str, range(4, 53)))}",
@@ -57,17 +58,6 @@ FILES = {
     "/sys/fs/cgroup/pod/cpu.max": "150000 100000\n",
     "/sys/fs/cgroup/pod/cpu.stat": "usage_usec 5\nnr_periods 100\nnr_throttled 10\n",
 }
-
-
-class Clocks:
-    """Clocks of a process, in nanoseconds, that a test advances."""
-
-    def __init__(self) -> None:
-        self.wall = self.cpu = 0
-
-    def go_on(self, wall_seconds: float, cpu_seconds: float) -> None:
-        self.wall += round(wall_seconds * 1e9)
-        self.cpu += round(cpu_seconds * 1e9)
 
 
 def readings_of(source: ProcessMetrics) -> dict[Measure, float]:
@@ -86,19 +76,20 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.fixture
-def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
-    made = Clocks()
-    clocks = SimpleNamespace(monotonic_ns=lambda: made.wall, process_time_ns=lambda: made.cpu)
-    monkeypatch.setattr(hardware, "time", clocks)
+def clocks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Clocks of a process, in nanoseconds, that a test advances."""
+    made = SimpleNamespace(wall=0, cpu=0)
+    functions = SimpleNamespace(monotonic_ns=lambda: made.wall, process_time_ns=lambda: made.cpu)
+    monkeypatch.setattr(hardware, "time", functions)
     return made
 
 
 @pytest.mark.usefixtures("files")
-def test_the_cpu_time_is_what_the_process_used(clocks: Clocks) -> None:
+def test_the_cpu_time_is_what_the_process_used(clocks: SimpleNamespace) -> None:
     source = ProcessMetrics()
-    clocks.go_on(2, 3)
+    clocks.wall, clocks.cpu = 2 * S, 3 * S
     first = readings_of(source)
-    clocks.go_on(4, 1)
+    clocks.wall, clocks.cpu = 6 * S, 4 * S
 
     assert first[CPU] == 1.5
     assert readings_of(source)[CPU] == 0.25
@@ -162,13 +153,13 @@ def test_any_file_content_raises_nothing(garbage: dict[str, str]) -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_a_too_short_interval_is_merged_into_the_next(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_too_short_interval_is_merged_into_the_next(clocks: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "MIN_SECONDS", 1.0)
     source = ProcessMetrics()
-    clocks.go_on(0.5, 0.5)
+    clocks.wall = clocks.cpu = S // 2
 
     assert readings_of(source) == {}
-    clocks.go_on(0.5, 0)
+    clocks.wall = S
     assert readings_of(source)[CPU] == 0.5
 
 
