@@ -306,18 +306,12 @@ def _call_nvml(nvml: Any, ask: Callable[..., Any], *about: Any) -> Any:
 
 class Hardware:
     def __init__(self) -> None:
-        self._gpus = Gpus()
+        self.gpus = Gpus()
         self._sources: tuple[Callable[[], Iterable[hardware.Reading]], ...] = (
             ProcessMetrics().take,
-            self._gpus.take,
+            self.gpus.take,
             torch_memory,
         )
-
-    def watch(self) -> None:
-        try:
-            self._gpus.watch()
-        except Exception:
-            log_failure("starting a thread that reads GPUs")
 
     def take(self) -> list[hardware.Reading]:
         readings: list[hardware.Reading] = []

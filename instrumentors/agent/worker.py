@@ -95,7 +95,7 @@ class Agent:
         stalls.watch()
         supervised.supervise_child()
         if self.config.hardware:
-            self._hardware.watch()
+            self._hardware.gpus.watch()
         while True:
             try:
                 exits.watch_signals(recorder.flush_at_end)

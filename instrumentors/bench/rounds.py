@@ -110,18 +110,18 @@ def environments(
 
 def measure_rounds(plan: Plan) -> Iterator[Both]:
     if plan.asking is None:
-        yield from _in_turn(plan, lambda env: _measure_command(plan, env))
+        yield from _in_turn(plan, lambda variant: _measure_command(plan, plan.environments[variant]))
     elif PORT in " ".join(plan.command):
         yield from _at_once(plan, plan.asking)
     else:
         asking = plan.asking
         _check_free(asking)
-        yield from _in_turn(plan, lambda env: _measure_fresh_service(plan, asking, env))
+        yield from _in_turn(plan, lambda variant: _measure_fresh_service(plan, asking, plan.environments[variant]))
 
 
-def _in_turn(plan: Plan, measure: Callable[[Mapping[str, str]], Turn]) -> Iterator[Both]:
+def _in_turn(plan: Plan, measure: Callable[[int], Turn]) -> Iterator[Both]:
     for _ in range(plan.rounds):
-        turns = {variant: measure(plan.environments[variant]) for variant in random.sample((0, 1), 2)}
+        turns = {variant: measure(variant) for variant in random.sample((0, 1), 2)}
         yield turns[0], turns[1]
 
 
@@ -137,9 +137,7 @@ def _at_once(plan: Plan, asking: RequestSpec) -> Iterator[Both]:
             service = stack.enter_context(Session(service_plan.command, env))
             _make_ready(service, service_plan, there)
             running.append((service, service_plan, there))
-        for _ in range(plan.rounds):
-            turns = {variant: _measure_load(*running[variant]) for variant in random.sample((0, 1), 2)}
-            yield turns[0], turns[1]
+        yield from _in_turn(plan, lambda variant: _measure_load(*running[variant]))
 
 
 def _measure_fresh_service(plan: Plan, asking: RequestSpec, env: Mapping[str, str]) -> Turn:
