@@ -32,7 +32,6 @@ from stagelens.instrumentors.trace_context import (
     Parent,
     caller_of,
     host_of_target,
-    is_forced,
     may_name_service_to,
     parse,
     traceparent,
@@ -74,18 +73,6 @@ def test_disabled_propagation_sends_no_header(variables: dict[str, str]) -> None
     code = "from stagelens.instrumentors.trace_context import traceparent; print(repr(traceparent(['@open', 0, 0])))"
 
     assert subprocess.check_output([sys.executable, "-c", code], env={**os.environ, **variables}) == b"''\n"
-
-
-@pytest.mark.parametrize(
-    ("configured", "header", "forced"),
-    [("", "", False), ("", "1", False), ("s3cret", "1", False), ("s3cret", "s3cret", True)],
-)
-def test_a_trace_is_forced_only_by_the_configured_header(
-    monkeypatch: pytest.MonkeyPatch, configured: str, header: str, forced: bool
-) -> None:
-    monkeypatch.setenv("STAGELENS_FORCE_TRACE", configured)
-
-    assert is_forced(header) is forced
 
 
 def ids(context: api.SpanContext | None) -> tuple[str, str]:

@@ -9,23 +9,11 @@ from google.rpc.status_pb2 import Status
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint
 
 from stagelens.instrumentors.export.protobuf import (
-    packed_field,
     parse_fields,
-    signed_field,
     text_field,
 )
-
-Buckets = ExponentialHistogramDataPoint.Buckets
-
-
-@given(st.integers(-(2**31), 2**31 - 1), st.lists(st.integers(0, 2**64 - 1)))
-def test_integers_of_every_size_round_trip(offset: int, counts: list[int]) -> None:
-    assert Buckets.FromString(signed_field(1, offset) + packed_field(2, counts)) == Buckets(
-        offset=offset, bucket_counts=counts
-    )
 
 
 def test_invalid_unicode_does_not_break_the_message() -> None:
