@@ -156,17 +156,11 @@ def stage_timings(marks: Marks) -> dict[str, str]:
     {'forward': 'gpu'}
     """
     timings: dict[str, str] = {}
-    for stage, timing in _stage_keys(marks[::3]):
-        if timings.setdefault(stage, timing) != timing:
+    for key in marks[::3]:
+        stage, _, timing = key.partition("@")
+        if stage and f"@{timing}" in TIMINGS and timings.setdefault(stage, timing) != timing:
             timings[stage] = "mixed"
     return timings
-
-
-def _stage_keys(keys: Iterable[str]) -> Iterable[tuple[str, str]]:
-    for key in keys:
-        stage, _, timing = key.partition("@")
-        if stage and f"@{timing}" in TIMINGS:
-            yield stage, timing
 
 
 MAX_WAIT_SECONDS = 3.0

@@ -260,15 +260,13 @@ class Aggregator:
             return self._by_facts[key]
         except Exception:
             # A new key, or a fact that is not text, whose hash may raise anything.
-            series = self._find(dimensions_of(facts, route, status))
+            dimensions = dimensions_of(facts, route, status)
+            if dimensions not in self._known and len(self._known) >= self._max_series:
+                dimensions = dimensions.as_other()
+            series = self._known.setdefault(dimensions, _Series(dimensions, self._limits))
         if len(self._by_facts) < self._max_series and all(type(fact) in _TEXTS for fact in key[:-1]):
             self._by_facts[key] = series
         return series
-
-    def _find(self, dimensions: Dimensions) -> _Series:
-        if dimensions not in self._known and len(self._known) >= self._max_series:
-            dimensions = dimensions.as_other()
-        return self._known.setdefault(dimensions, _Series(dimensions, self._limits))
 
     def _all(self) -> Iterator[_Series]:
         for series in self._known.values():

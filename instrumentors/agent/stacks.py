@@ -111,18 +111,14 @@ def profile_text(time_by_key: Any) -> str:
 
 def _describe(code: CodeType, module: object) -> Code:
     file = code.co_filename
+    folder, _, file_name = file.rpartition("/")
     name = module if isinstance(module, str) else ""
     if name == "__main__":
-        name = file.rpartition("/")[2].removesuffix(".py")
+        name = file_name.removesuffix(".py")
     is_user = not (file.startswith(("<", *_NOT_USER)) or "/site-packages/" in file or "/dist-packages/" in file)
     is_ours = name.startswith("stagelens.")
-    frame = CodeFrame(name, code.co_qualname, _short_path(file), code.co_firstlineno)
+    frame = CodeFrame(name, code.co_qualname, _short_folder(folder) + file_name, code.co_firstlineno)
     return Code(frame, is_user and not is_ours, is_ours)
-
-
-def _short_path(file: str) -> str:
-    folder, _, name = file.rpartition("/")
-    return _short_folder(folder) + name
 
 
 # The first pass of the profiler may meet hundreds of functions, of few folders.
