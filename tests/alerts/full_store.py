@@ -13,7 +13,7 @@ import sqlite3
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,11 +28,9 @@ from stagelens.alerts.incidents import journal, silences
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
 from stagelens.alerts.reader import AlertsReader
-from stagelens.core.histogram import Histogram
-from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from stagelens.store import Batch, Event, Indicator, Point, RetainedTrace, Selection, Series, Store
+from tests.alerts.traffic import NOW, request_points
 
-NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
 BUCKET = timedelta(seconds=10)
 SERIES = (Series("shop", "1", route="/a", status="ok"), Series("shop", "2", route="/b", status="ok"))
 SLOS = (Slo("latency", "shop", 0.99, timedelta(days=30), timedelta(milliseconds=250)),)
@@ -67,22 +65,13 @@ def fill(store: Store) -> None:
 
 
 def _points(at: datetime, step: int, slower: int = 1) -> list[Point]:
-    found: list[Point] = []
-    for number, series in enumerate(SERIES):
-        stages = {"forward": 0.02 * (1 + step % 5), "queue": 0.04 * slower * (1 + number)}
-        total, when = sum(stages.values()), int(at.timestamp())
-        dominant = max(stages, key=lambda stage: stages[stage])
-        found.append(Point(series, REQUEST_DURATION, dominant, when, _histogram(total, 20)))
-        for stage, seconds in stages.items():
-            found.append(Point(series, STAGE_DURATION, stage, when, _histogram(seconds, 20)))
-            found.append(Point(series, STAGE_TIME, stage, when, _histogram(total, round(seconds * 1e6) * 20)))
-    return found
-
-
-def _histogram(value: float, count: int) -> Histogram:
-    made = Histogram()
-    made.record(value, count)
-    return made
+    return [
+        point
+        for number, series in enumerate(SERIES)
+        for point in request_points(
+            series, at, 20, {"forward": 0.02 * (1 + step % 5), "queue": 0.04 * slower * (1 + number)}
+        )
+    ]
 
 
 def _alert(store: Store) -> None:

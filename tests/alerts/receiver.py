@@ -6,11 +6,11 @@ import queue
 import random
 import socket
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.support.http_server import Request, Response, http_server
 
 HOLD_SECONDS = 60.0
 
@@ -47,30 +47,23 @@ class Receiver:
         self._moods = moods
         self._random = random.Random(moods.seed)
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._closed = threading.Event()
+        self._server = ExitStack()
+        self.url = self._server.enter_context(http_server(self._respond)).url
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._closed.set()
+        self._server.close()
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
         raise NotImplementedError
 
     def check(self, path: str, headers: Any, body: bytes) -> None: ...
 
-    def _respond(self, handler: BaseHTTPRequestHandler) -> None:
-        length = int(handler.headers.get("Content-Length", 0))
-        body = handler.rfile.read(length)
-        if len(body) < length:
+    def _respond(self, request: Request) -> Response:
+        if len(request.body) < int(request.head["Content-Length"] or 0):
             # The sender died while sending.
-            handler.close_connection = True
-            return
+            return b""
         with self._lock:
             self.requests += 1
             lost = self.requests in self._moods.lost
@@ -79,67 +72,29 @@ class Receiver:
             how = self._random.random()
             status, content = 0, b""
             try:
-                self.check(handler.path, handler.headers, body)
+                self.check(request.path, request.head, request.body)
                 if not fails or (self._moods.after and not lost and (hold or how < 0.3)):
-                    status, content = self.take(handler.path, handler.headers, body)
+                    status, content = self.take(request.path, request.head, request.body)
             except (AssertionError, KeyError, ValueError) as error:
                 self.violations.append(repr(error))
                 status, content, fails = 400, b"invalid_payload", False
         if hold:
-            self._hold(handler)
-        elif fails:
-            self.refused += 1
-            self._fail(handler, how)
-        else:
-            reply(handler, status, content)
+            self.killed += 1
+            self.held.put(self)
+            self._closed.wait(HOLD_SECONDS)
+            return b""
+        self.refused += fails
+        return self._failure(how) if fails else (status, {}, content)
 
-    def _fail(self, handler: BaseHTTPRequestHandler, how: float) -> None:
-        if how < 0.3 and self._moods.silent and how < 0.05:
-            handler.connection.settimeout(HOLD_SECONDS)
-            _until_closed(handler)
-        elif how < 0.3:
-            handler.connection.shutdown(socket.SHUT_RDWR)
-            handler.close_connection = True
-        elif how < 0.36:
-            reply(handler, 429, b"rate_limited", {"Retry-After": "1"})
-        elif how < 0.5 and self.garbage:
-            reply(handler, 200, b"<html>\xff\xfe log in</html>")
-        else:
-            reply(handler, (500, 502, 503, 408, 425)[int(how * 1000) % 5], b"<html>not now</html>")
-
-    def _hold(self, handler: BaseHTTPRequestHandler) -> None:
-        self.killed += 1
-        self.held.put(self)
-        handler.connection.settimeout(HOLD_SECONDS)
-        _until_closed(handler)
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                receiver._respond(self)
-
-            def do_GET(self) -> None:
-                receiver._respond(self)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
-                """Log nothing."""
-
-        return Handler
-
-
-def reply(handler: BaseHTTPRequestHandler, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-    handler.send_response(status)
-    for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-        handler.send_header(key, value)
-    handler.end_headers()
-    handler.wfile.write(body)
-
-
-def _until_closed(handler: BaseHTTPRequestHandler) -> None:
-    await_close(handler.connection)
-    handler.close_connection = True
+    def _failure(self, how: float) -> Response:
+        if how < 0.3:
+            self._closed.wait(HOLD_SECONDS if self._moods.silent and how < 0.05 else 0)
+            return b""
+        if how < 0.36:
+            return 429, {"Retry-After": "1"}, b"rate_limited"
+        if how < 0.5 and self.garbage:
+            return 200, {}, b"<html>\xff\xfe log in</html>"
+        return (500, 502, 503, 408, 425)[int(how * 1000) % 5], {}, b"<html>not now</html>"
 
 
 def await_close(connection: socket.socket) -> None:
