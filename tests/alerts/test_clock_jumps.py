@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from stagelens.alerts.delivery import outbox
-from stagelens.alerts.delivery.channel import Channel, Refresh
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.channels.alertmanager import alert_payload
 from stagelens.alerts.delivery.channels.heartbeat import EVALUATED_LEASE, HeartbeatPinger
@@ -26,7 +25,7 @@ from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.schema import EVALUATION_LEASE
 from stagelens.core.errors import ChannelError
 from stagelens.store import Store, lease
-from tests.alerts.stored import open_incident, stored_incidents
+from tests.alerts.stored import FakeChannel, open_incident, stored_incidents
 from tests.alerts.traffic import NOW, Clock, Traffic
 
 HOUR, MINUTE, TICK = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=10)
@@ -152,22 +151,6 @@ def test_one_process_acts_whatever_its_clock_and_another_takes_over(store: Store
     assert holders[-1] not in together
 
 
-class Down:
-    name, gap_seconds = "slack", 0.0
-    refresh: Refresh | None = None
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-        self.is_down = True
-
-    def send(self, message: Message) -> str:
-        if self.is_down:
-            msg = "503"
-            raise ChannelError(msg, permanent=False, retry_after_seconds=60.0)
-        self.sent.append(message.key)
-        return ""
-
-
 @JUMPS
 @pytest.mark.parametrize("back", [False, True], ids=["stays", "back"])
 def test_a_message_is_sent_whenever_the_clock_jumps(
@@ -177,10 +160,8 @@ def test_a_message_is_sent_whenever_the_clock_jumps(
     open_incident(store, message)
     with store.transaction() as connection:
         outbox.record_transition(connection, message, ["slack"])
-    channel = Down()
-    senders = [
-        DeliveryWorker(store, checked(channel), name, clock=lambda: at, rng=random.Random(1)) for name in ("a", "b")
-    ]
+    channel = FakeChannel(trouble=ChannelError("503", permanent=False, retry_after_seconds=60.0))
+    senders = [DeliveryWorker(store, channel, name, clock=lambda: at, rng=random.Random(1)) for name in ("a", "b")]
     senders[0].step()
     at += jump.total_seconds()
     senders[0].step()
@@ -188,17 +169,13 @@ def test_a_message_is_sent_whenever_the_clock_jumps(
         # Killed between the claim and the end of the attempt.
         outbox.claim_message(connection, "slack", "killed", at + 3600.0, 60.0)
     at -= jump.total_seconds() if back else 0.0
-    channel.is_down = False
+    channel.trouble = None
     for _ in range(70):
         at += 60.0
         for sender in senders:
             sender.step()
 
     assert channel.sent == [message.key]
-
-
-def checked(channel: Channel) -> Channel:
-    return channel
 
 
 def test_a_heartbeat_continues_after_the_clock_is_set_back(store: Store) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,7 +20,8 @@ from stagelens.alerts.delivery.actions import (
     parse_slack_action,
 )
 from stagelens.alerts.delivery.channels.slack import blocks as slack_blocks
-from stagelens.alerts.delivery.message import LatencyRegression, Message
+from stagelens.alerts.delivery.message import Message
+from tests.alerts.stored import SLOWER, about
 
 SECRET, AT = "8f742231b10e8888abcd99yyyzzz85a5", 1_531_420_618
 
@@ -79,33 +79,20 @@ def test_another_body_or_signature_is_invalid(body: bytes, other: bytes, signatu
 
 
 def test_clicked_buttons_become_actions(message: Message) -> None:
-    blocks = slack_blocks.incident_blocks(message, buttons=True)
-    elements = next(block["elements"] for block in blocks if block["type"] == "actions")
-    asked = [parse_slack_action(pressed(element)) for element in elements]
+    asked, about_slower = (
+        [
+            parse_slack_action(pressed(element))
+            for block in slack_blocks.incident_blocks(each, buttons=True)
+            if block["type"] == "actions"
+            for element in block["elements"]
+        ]
+        for each in (message, about(message, **SLOWER))
+    )
+    acknowledged = Action("acknowledge", message.incident, "ana", member="U1")
+    accepted = Action("accept", message.incident, "ana", member="U1")
 
-    assert asked == [
-        Action("acknowledge", message.incident, "ana", member="U1"),
-        None,
-        None,
-        Action("silence", message.incident, "ana", 3600.0, "U1"),
-    ]
-
-
-def test_only_a_latency_regression_has_a_button_to_accept_it(message: Message) -> None:
-    shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
-    slower = replace(message, finding=replace(message.finding, kind="tail", burn=None, shift=shift))
-    asked = [
-        [parse_slack_action(pressed(element)) for element in block["elements"]]
-        for block in slack_blocks.incident_blocks(slower, buttons=True)
-        if block["type"] == "actions"
-    ]
-
-    assert Action("accept", message.incident, "ana", member="U1") in asked[0]
-
-
-@given(body=st.binary() | st.text().map(lambda text: urlencode({"payload": text}).encode()))
-def test_invalid_slack_bodies_cause_no_action(body: bytes) -> None:
-    assert parse_slack_action(body) is None
+    assert asked == [acknowledged, None, None, Action("silence", message.incident, "ana", 3600.0, "U1")]
+    assert accepted in about_slower
 
 
 json_values = st.recursive(
@@ -117,11 +104,16 @@ json_values = st.recursive(
 )
 
 
-@given(user=json_values, actions=json_values)
-def test_json_of_another_shape_causes_no_action(user: Any, actions: Any) -> None:
-    body = urlencode({"payload": json.dumps({"type": "block_actions", "user": user, "actions": actions})}).encode()
+@given(
+    body=st.binary() | st.text().map(lambda text: urlencode({"payload": text}).encode()),
+    user=json_values,
+    actions=json_values,
+)
+def test_invalid_slack_bodies_cause_no_action(body: bytes, user: Any, actions: Any) -> None:
+    shaped = urlencode({"payload": json.dumps({"type": "block_actions", "user": user, "actions": actions})}).encode()
 
     assert parse_slack_action(body) is None
+    assert parse_slack_action(shaped) is None
     assert parse_pagerduty_action(json.dumps({"event": {"data": user, "agent": actions}}).encode()) is None
 
 
@@ -134,20 +126,9 @@ def test_pagerduty_signs_with_any_of_several_secrets() -> None:
     assert not is_from_pagerduty("s", "", b"body")
 
 
-def test_an_acknowledgement_by_a_person_in_pagerduty_is_an_action() -> None:
+def test_only_an_acknowledgement_by_a_person_in_pagerduty_is_an_action() -> None:
+    resolved, by_api = webhook("incident.resolved"), webhook(agent="inbound_integration_reference")
+    others = [resolved, by_api, b"", b"[]", b'{"event": 1}', b"\xff"]
+
     assert parse_pagerduty_action(webhook()) == Action("acknowledge", "sl-1", "Ana Adams")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        webhook("incident.resolved"),
-        webhook(agent="inbound_integration_reference"),
-        b"",
-        b"[]",
-        b'{"event": 1}',
-        b"\xff",
-    ],
-)
-def test_other_pagerduty_events_cause_no_action(body: bytes) -> None:
-    assert parse_pagerduty_action(body) is None
+    assert [parse_pagerduty_action(body) for body in others] == [None] * len(others)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,18 +11,16 @@ from hypothesis import strategies as st
 from stagelens.alerts.delivery import chart, outbox
 from stagelens.alerts.delivery.channels import pagerduty
 from stagelens.alerts.delivery.message import Message
-from stagelens.alerts.incidents import journal
-from stagelens.alerts.incidents.lifecycle import IncidentRecord
-from stagelens.alerts.incidents.notification_rules import IncidentUpdate
 from stagelens.alerts.schema import keys
 from stagelens.store import Store
+from tests.alerts.stored import about, notify_opening
 
 LINK = "https://lens.example.com/s/magika-demo?p=99"
 
 
 @pytest.fixture
 def linked(message: Message) -> Message:
-    return replace(message, finding=replace(message.finding, link=LINK))
+    return about(message, link=LINK)
 
 
 def address_of(store: Store, message: Message) -> str:
@@ -40,16 +37,21 @@ def signature_in(address: str) -> str:
     return address.rpartition("/")[2].removesuffix(".png")
 
 
-def test_a_valid_chart_url_is_recognised(store: Store, linked: Message) -> None:
+def test_a_chart_url_is_genuine_under_the_key_of_the_database(store: Store, linked: Message) -> None:
+    without_key = is_genuine(store, linked.incident, "")
+    with store.engine.connect() as connection:
+        assert connection.execute(keys.select()).all() == []
     address, other = address_of(store, linked), address_of(store, replace(linked, incident="sl-other"))
     signature = signature_in(address)
 
-    assert address == address_of(store, linked)
-    assert urlsplit(address)[:2] == ("https", "lens.example.com")
-    assert urlsplit(address).path == f"/charts/{linked.incident}/{signature}.png"
+    assert not without_key
+    assert address == address_of(store, linked) == f"https://lens.example.com/charts/{linked.incident}/{signature}.png"
     assert is_genuine(store, linked.incident, signature)
     assert not is_genuine(store, "sl-other", signature)
     assert is_genuine(store, "sl-other", signature_in(other))
+    with store.transaction() as connection:
+        connection.execute(keys.delete())
+    assert address_of(store, linked) != address
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
@@ -60,31 +62,15 @@ def test_other_chart_urls_are_refused(store: Store, linked: Message, incident: s
     assert not is_genuine(store, incident, signature)
 
 
-def test_without_a_key_no_signature_is_valid(store: Store, linked: Message) -> None:
-    assert not is_genuine(store, linked.incident, "")
-    with store.engine.connect() as connection:
-        assert connection.execute(keys.select()).all() == []
-
-
-def test_each_database_has_a_separate_key(store: Store, linked: Message) -> None:
-    address = address_of(store, linked)
-    with store.transaction() as connection:
-        connection.execute(keys.delete())
-
-    assert address_of(store, linked) != address
-
-
 @pytest.mark.parametrize("link", ["", "http://127.0.0.1:8600/s/x", "https://[x/s/x", "lens.example.com"])
 def test_a_dashboard_without_https_has_no_chart_url(store: Store, message: Message, link: str) -> None:
-    assert address_of(store, replace(message, finding=replace(message.finding, link=link))) == ""
+    assert address_of(store, about(message, link=link)) == ""
 
 
 def test_pagerduty_gets_the_chart_url(store: Store, linked: Message) -> None:
-    at = linked.at
-    incident = IncidentRecord(linked.incident, "slo:x", linked.finding, at, at, at, sequence=1, story=linked.incident)
+    notify_opening(store, linked.incident, linked.finding, "slo:x", ["pagerduty"])
     with store.transaction() as connection:
-        journal.write_update(connection, IncidentUpdate(incident, "opened", notifies=True), ["pagerduty"], at)
-        claimed = outbox.claim_message(connection, "pagerduty", "me", at, 60.0)
+        claimed = outbox.claim_message(connection, "pagerduty", "me", linked.at, 60.0)
     assert claimed is not None
     event = pagerduty.event_payload(claimed.message, "K" * 32)
     over = replace(claimed.message, transition="resolved", ending="recovered")

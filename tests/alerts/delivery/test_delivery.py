@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,7 @@ from stagelens.alerts.delivery.message import Message, Transition
 from stagelens.alerts.reader import Delivery
 from stagelens.store import Store
 from tests.alerts.alert_processes import AlertProcesses
+from tests.alerts.deadlines import wait_until
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods, Receiver
 from tests.alerts.slack_workspace import SlackWorkspace
@@ -28,7 +29,6 @@ from tests.alerts.stored import open_incident, stored_incidents
 from tests.alerts.vendors import PagerDutyService, SignedHook, SlackHook
 
 CHANNELS = ("slack", "slack_bot", "pagerduty", "webhook", "email")
-DEADLINE_SECONDS = 120.0
 # Half of all requests, and a hundred kills: `benchmarks/delivery.py`. [ratio]
 FAILING = 0.35
 
@@ -81,13 +81,6 @@ def deliveries(store: Store) -> list[Delivery]:
     return [delivery for incident in stored_incidents(store, 1000) for delivery in incident.deliveries]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "not within the deadline"
-        time.sleep(0.05)
-
-
 def later(message: Message, transition: Transition) -> Message:
     return replace(message, sequence=message.sequence + 1, transition=transition, ending="recovered")
 
@@ -128,14 +121,3 @@ def test_every_incident_arrives_once(store: Store, message: Message) -> None:
 
 def key_of(message: dict[str, Any]) -> str:
     return message["said"][0]["metadata"]["event_payload"]["key"]
-
-
-def test_a_repeated_slack_message_contains_a_note(store: Store, message: Message) -> None:
-    slack = SlackHook(Moods(failing=0.0, hold=frozenset({1}), after=True))
-    message = replace(message, at=time.time(), opened_at=time.time())
-    with running(store, {"slack": slack}):
-        put(store, open_incident(store, replace(message, incident="sl-cut")), ["slack"])
-        wait_until(lambda: all(row.state == "sent" for row in deliveries(store)))
-
-    assert slack.accepted == ["sl-cut:1", "sl-cut:1"]
-    assert ["may be a duplicate" in body for body in slack.bodies] == [False, True]

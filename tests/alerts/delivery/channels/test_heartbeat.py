@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
@@ -16,97 +15,96 @@ from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel, Relea
 from stagelens.alerts.delivery.message import Message
 from stagelens.core.errors import ChannelError
 from stagelens.store import Store, lease
-from tests.alerts.receiver import Moods, Receiver
+from tests.alerts.receiver import Moods
 from tests.alerts.stored import open_incident
-from tests.alerts.traffic import NOW
+from tests.alerts.traffic import NOW, Clock
 from tests.alerts.vendors import PagerDutyService
-from tests.support.raw_requests import Clock
+from tests.support.http_server import Request, Response, http_server
 
-AT = 1_795_143_840.0
 Traffic = Callable[..., None]
 
 
-class Watcher(Receiver):
-    def __init__(self) -> None:
-        super().__init__(Moods(failing=0.0))
-        self.pings = 0
-        self.status = 200
+@dataclass
+class Watcher:
+    url: str = ""
+    status: int = 200
+    pings: int = 0
 
-    def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
-        del headers, body
-        assert path == "/ping/secret-uuid-1"
+    def respond(self, request: Request) -> Response:
+        assert request.path == "/ping/secret-uuid-1"
         self.pings += 1
-        return self.status, b"no /ping/secret-uuid-1 here" if self.status != 200 else b"OK"
+        return self.status, {}, b"no /ping/secret-uuid-1 here" if self.status != 200 else b"OK"
 
 
 @pytest.fixture
 def watcher() -> Iterator[Watcher]:
-    opened = Watcher()
-    yield opened
-    opened.close()
-    assert opened.violations == []
+    watcher = Watcher()
+    with http_server(watcher.respond) as server:
+        watcher.url = server.url
+        yield watcher
 
 
-def pulse(store: Store, watcher: Watcher, clock: Clock) -> HeartbeatPinger:
-    return HeartbeatPinger(store, Heartbeat("heartbeat", f"{watcher.url}/ping/secret-uuid-1"), clock=clock)
+@dataclass
+class Pulse:
+    """The pinger of a heartbeat, and the evaluations that it looks at."""
+
+    store: Store
+    clock: Clock
+    watcher: Watcher
+
+    def __post_init__(self) -> None:
+        self._pinger = HeartbeatPinger(
+            self.store, Heartbeat("heartbeat", f"{self.watcher.url}/ping/secret-uuid-1"), clock=self.clock
+        )
+
+    def beat(self, seconds: float = 0.0, *, evaluated: bool = True) -> int:
+        """Return the number of all pings after the step at *seconds*."""
+        self.clock.at = NOW + timedelta(seconds=seconds)
+        if evaluated:
+            with self.store.transaction() as connection:
+                lease.hold(connection, EVALUATED_LEASE, "me", self.clock(), 30.0)
+        self._pinger.step()
+        return self.watcher.pings
 
 
-def evaluated(store: Store, at: float) -> None:
-    with store.transaction() as connection:
-        lease.hold(connection, EVALUATED_LEASE, "me", at, 30.0)
+@pytest.fixture
+def pulse(store: Store, clock: Clock, watcher: Watcher) -> Pulse:
+    return Pulse(store, clock, watcher)
 
 
-def test_heartbeats_are_sent_once_a_minute_while_evaluations_succeed(store: Store, watcher: Watcher) -> None:
-    clock = Clock(AT)
-    beating = pulse(store, watcher, clock)
-    beating.step()
-    pings = [watcher.pings]
-    for seconds in (0, 30, 60, 89, 120):
-        if seconds <= 60:
-            evaluated(store, AT + seconds)
-        clock.now = AT + seconds
-        beating.step()
-        pings.append(watcher.pings)
+def test_heartbeats_are_sent_once_a_minute_while_evaluations_succeed(pulse: Pulse) -> None:
+    before = pulse.beat(evaluated=False)
 
-    assert pings == [0, 1, 1, 2, 2, 2]
+    assert [before, *(pulse.beat(seconds, evaluated=seconds <= 60) for seconds in (0, 30, 60, 89, 120))] == [
+        *(0, 1, 1, 2, 2, 2)
+    ]
 
 
-def test_heartbeats_stop_while_a_page_cannot_be_delivered(store: Store, watcher: Watcher, message: Message) -> None:
-    clock = Clock(AT)
-    beating = pulse(store, watcher, clock)
-    open_incident(store, message)
-    with store.transaction() as connection:
-        outbox.record_transition(connection, replace(message, at=AT), ["slack"])
-    pings: list[int] = []
-    for seconds in (120, 181, 241):
-        clock.now = AT + seconds
-        evaluated(store, clock.now)
-        beating.step()
-        pings.append(watcher.pings)
-    with store.transaction() as connection:
-        claimed = outbox.claim_message(connection, "slack", "me", clock.now, 60.0)
+def test_heartbeats_stop_while_a_page_cannot_be_delivered(pulse: Pulse, message: Message) -> None:
+    open_incident(pulse.store, message)
+    with pulse.store.transaction() as connection:
+        outbox.record_transition(connection, message, ["slack"])
+    pings = [pulse.beat(seconds) for seconds in (120, 181, 241)]
+    with pulse.store.transaction() as connection:
+        claimed = outbox.claim_message(connection, "slack", "me", pulse.clock(), 60.0)
         assert claimed is not None
-        outbox.mark_sent(connection, claimed, clock.now)
-    beating.step()
+        outbox.mark_sent(connection, claimed, pulse.clock())
 
     assert pings == [1, 1, 1]
-    assert watcher.pings == 2
+    assert pulse.beat(241) == 2
 
 
-def test_heartbeats_stop_while_the_database_is_unavailable(store: Store, watcher: Watcher) -> None:
-    clock = Clock(AT)
-    beating = pulse(store, watcher, clock)
-    evaluated(store, AT)
-    with store.transaction() as connection:
+def test_heartbeats_stop_while_the_database_is_unavailable(pulse: Pulse) -> None:
+    with pulse.store.transaction() as connection:
+        lease.hold(connection, EVALUATED_LEASE, "me", pulse.clock(), 30.0)
         connection.exec_driver_sql("ALTER TABLE leases RENAME TO away")
     with pytest.raises(SQLAlchemyError):
-        beating.step()
-    silent = watcher.pings
-    with store.transaction() as connection:
+        pulse.beat(evaluated=False)
+    silent = pulse.watcher.pings
+    with pulse.store.transaction() as connection:
         connection.exec_driver_sql("ALTER TABLE away RENAME TO leases")
-    beating.step()
 
-    assert (silent, watcher.pings) == (0, 1)
+    assert (silent, pulse.beat(evaluated=False)) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -117,23 +115,12 @@ def test_heartbeats_stop_while_the_database_is_unavailable(store: Store, watcher
     ],
 )
 def test_a_missing_heartbeat_is_logged_once(  # noqa: PLR0917 - fixtures
-    store: Store,
-    watcher: Watcher,
-    caplog: pytest.LogCaptureFixture,
-    status: int,
-    succeeds: bool,
-    seconds: tuple[int, ...],
-    log: str,
+    pulse: Pulse, caplog: pytest.LogCaptureFixture, status: int, succeeds: bool, seconds: tuple[int, ...], log: str
 ) -> None:
-    clock = Clock(AT)
-    watcher.status = status
-    beating = pulse(store, watcher, clock)
+    pulse.watcher.status = status
     logged: list[int] = []
     for after in seconds:
-        clock.now = AT + after
-        if succeeds:
-            evaluated(store, clock.now)
-        beating.step()
+        pulse.beat(after, evaluated=succeeds)
         logged.append(len(caplog.records))
 
     assert caplog.messages == [f"alerts: no heartbeat to heartbeat: {log}"]
@@ -169,6 +156,11 @@ def test_a_release_is_sent_once(store: Store, released: datetime) -> None:
         for _ in range(2):
             herald(store, channel, NOW.timestamp() + seconds).step()
 
+    other = ReleaseChannel("other")
+    herald(store, other, (NOW + timedelta(hours=1)).timestamp()).step()
+    ReleaseAnnouncer(store, other, lambda: (frozenset({"elsewhere"}), ""), clock=NOW.timestamp).step()
+
+    assert other.heard == []
     assert channel.heard == [
         ReleaseNotice("shop", "2", "1", released.timestamp(), "https://dash.example/compare?svc=shop&a=1&b=2")
     ]
@@ -186,19 +178,10 @@ def test_a_refused_release_is_retried(store: Store) -> None:
     assert [len(channel.heard), len(stubborn.heard)] == [1, 0]
 
 
-@pytest.mark.usefixtures("released")
-def test_old_versions_are_not_announced(store: Store) -> None:
-    channel = ReleaseChannel()
-    herald(store, channel, (NOW + timedelta(hours=1)).timestamp()).step()
-    ReleaseAnnouncer(store, channel, lambda: (frozenset({"other"}), ""), clock=NOW.timestamp).step()
-
-    assert channel.heard == []
-
-
 def test_pagerduty_gets_a_change_event() -> None:
     service = PagerDutyService(Moods(failing=0.0))
     PagerDutyChannel("pagerduty", "K" * 32, service.url).announce(
-        ReleaseNotice("shop", "2", "1", AT, "https://dash.example/compare")
+        ReleaseNotice("shop", "2", "1", NOW.timestamp(), "https://dash.example/compare")
     )
     service.close()
 

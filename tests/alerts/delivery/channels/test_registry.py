@@ -35,50 +35,27 @@ def complaint(tmp_path: Path, channel: str) -> str:
 
 
 def test_every_kind_is_parsed(tmp_path: Path) -> None:
+    mail = "host: smtp.example.com, from: a@example.com, to: [b@example.com, c@example.com]"
     found = entries(
         tmp_path,
         "kind: slack, webhook_url_env: URL",
         "kind: slack, name: bot, token_env: TOKEN, channel: C0123456789, signing_secret_env: SIGNING",
         "kind: pagerduty, routing_key_env: TOKEN, webhook_secret_env: SIGNING",
-        "kind: alertmanager, url: 'http://alertmanager:9093'",
-        "kind: email, host: smtp.example.com, from: a@example.com, to: [b@example.com, c@example.com]",
-        "kind: webhook, url_env: URL",
+        "kind: alertmanager, url_env: URL",
+        f"kind: email, {mail}, user: u, password_env: PASSWORD",
+        "kind: webhook, url_env: URL, secret_env: SIGNING",
         "kind: heartbeat, url_env: URL",
     )
+    to, account = ("b@example.com", "c@example.com"), {"user": "u", "password": "pass-word-secret"}
 
     assert {entry.kind for entry in found} == set(KINDS)
     assert [type(entry.channel) for entry in found[:2]] == [SlackWebhook, SlackBot]
     assert [entry.signing_secret for entry in found[:3]] == ["", "signing-secret", "signing-secret"]
     assert found[1].channel == SlackBot("bot", "xoxb-secret-token", "C0123456789", buttons=True)
     assert isinstance(found[3].channel, AlertmanagerChannel)
-    assert found[4].channel == EmailChannel(
-        "email", "smtp.example.com", "a@example.com", ("b@example.com", "c@example.com")
-    )
+    assert found[4].channel == EmailChannel("email", "smtp.example.com", "a@example.com", to, **account)
     assert [entry.takes_messages for entry in found] == [True] * 6 + [False]
-
-
-def test_a_channel_repr_contains_no_secret(tmp_path: Path) -> None:
-    shown = repr(
-        entries(
-            tmp_path,
-            "kind: slack, token_env: TOKEN, channel: C0123456789, signing_secret_env: SIGNING",
-            "kind: slack, name: hook, webhook_url_env: URL",
-            "kind: pagerduty, routing_key_env: TOKEN, webhook_secret_env: SIGNING",
-            "kind: alertmanager, url_env: URL",
-            "kind: email, host: h, from: a@example.com, to: b@example.com, user: u, password_env: PASSWORD",
-            "kind: webhook, url_env: URL, secret_env: SIGNING",
-            "kind: heartbeat, url_env: URL",
-        )
-    )
-
-    assert [secret for secret in ("secret", "xoxb", "pass-word") if secret in shown] == []
-
-
-def test_a_secret_can_be_in_a_file(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("xoxb-from-file\n", encoding="utf-8")
-    found = entries(tmp_path, f"kind: slack, token_file: {tmp_path / 'token'}, channel: C0123456789")
-
-    assert found[0].channel == SlackBot("slack", "xoxb-from-file", "C0123456789")
+    assert [secret for secret in ("secret", "xoxb", "pass-word") if secret in repr(found)] == []
 
 
 @pytest.mark.parametrize(
@@ -100,37 +77,17 @@ def test_a_missing_secret_is_named(tmp_path: Path, channel: str, lacking: str) -
 @pytest.mark.parametrize(
     ("channel", "error"),
     [
-        ("kind: slack", "channels[0].webhook_url_env is missing; add `webhook_url_env: SLACK_WEBHOOK_URL`"),
         ("kind: slack, token_env: TOKEN", "channels[0].channel is missing; add `channel: C0123456789`"),
         ("kind: slack, channel: C0123456789", "channels[0].token_env is missing; add `token_env: SLACK_BOT_TOKEN`"),
-        (
-            "kind: slack, token_env: TOKEN, channel: '#alerts'",
-            "channels[0].channel is '#alerts'; write the channel's id",
-        ),
-        ("kind: email, host: h, from: a@b.example", "channels[0].to is missing; add `to: oncall@example.com`"),
+        ("kind: slack, token_env: TOKEN, channel: '#alerts'", "channels[0].channel is '#alerts'; write the channel's"),
         ("kind: email, host: h, from: me, to: a@b.example", "channels[0].from has 'me'; write a mail address"),
         ("kind: email, host: h, from: a@b.example, to: [x]", "channels[0].to has 'x'; write a mail address"),
         ("kind: email, host: h, from: a@b.example, to: a@b.example, user: u", "channels[0].password_env is missing"),
         (
-            "kind: email, host: h, from: a@b.example, to: a@b.example, security: ssl",
-            "channels[0].security is 'ssl'; write one of starttls, tls, none",
-        ),
-        (
-            "kind: email, host: h, from: a@b.example, to: a@b.example, port: 70000",
-            "channels[0].port is 70000; write at most 65535, such as 587",
-        ),
-        (
             "kind: email, host: h, from: a@b.example, to: a@b.example, user: u, password_env: UMLAUT",
             "channels[0].user or its password has a non-ASCII letter; SMTP",
         ),
-        ("kind: alertmanager, url: 'alertmanager:9093'", "channels[0].url is not a web address"),
-        ("kind: heartbeat", "channels[0].url_env is missing; add `url_env: HEARTBEAT_URL`"),
-        ("kind: webhook, url_env: URL, url_file: /x", "channels[0].url is set twice; keep only url_env"),
-        ("kind: webhook, url: 'https://x.example', url_env: URL", "channels[0].url is set twice; keep only url_env"),
-        ("kind: webhook, url_env: URL, secrt_env: X", "channels[0].secrt_env is not known; did you mean secret_env?"),
-        ("kind: webhook, url_env: [URL]", "channels[0].url is a list; write a text"),
         (f"kind: webhook, url_env: URL, name: {'x' * 65}", "channels[0].name has 65 characters; use at most 64"),
-        ("kind: mail", "channels[0].kind is 'mail'; write one of slack, pagerduty, alertmanager, email"),
     ],
 )
 def test_an_error_is_named_with_its_fix(tmp_path: Path, channel: str, error: str) -> None:
