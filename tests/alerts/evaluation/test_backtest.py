@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,16 +26,13 @@ from stagelens.analysis import burn_rate
 from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.core.errors import StoreError
 from stagelens.store import Store
-from tests.alerts.traffic import LATENCY, NOW
+from tests.alerts.traffic import FAST, LATENCY, NOW, SLOW, Traffic
 from tests.support import command_line
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
-FAST = {"forward": 0.020, "preprocess": 0.010}
-SLOW = {"forward": 0.020, "preprocess": 0.390}
 MONTH = timedelta(days=30)
 POLICY = default_burn_rate_policy()
 
-Traffic = Callable[..., None]
 Notifications = list[tuple[datetime, datetime | None, str]]
 
 
@@ -49,27 +47,33 @@ def notified(records: Sequence[IncidentRecord]) -> Notifications:
     ]
 
 
-def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[IncidentRecord]:
+# Returns what fires, while an incident is open or not, and whether there are data.
+Look = Callable[[bool], tuple[Sequence[burn_rate.AlertTier], bool]]
+
+
+def incidents_of(slo: Slo, looks: Iterable[tuple[datetime, Look]]) -> list[IncidentRecord]:
     records: dict[str, IncidentRecord] = {}
     record: IncidentRecord | None = None
-    at = start
-    while at <= end:
-        going_on = record is not None and record.is_open
-        measured = measure_slo(store.read, slo, POLICY, at, already=going_on)
-        found = _finding(measured.slo, measured.firing[0], at) if measured.firing else None
+    for at, look in looks:
+        firing, has_data = look(record is not None and record.is_open)
+        found = _finding(slo, firing[0], at) if firing else None
+        hysteresis = POLICY.hysteresis
         step = lifecycle.next_step(
-            record,
-            found,
-            cause="slo",
-            now=at.timestamp(),
-            has_data=measured.has_data,
-            hysteresis=POLICY.hysteresis,
+            record, found, cause="slo", now=at.timestamp(), has_data=has_data, hysteresis=hysteresis
         )
         record = step.record if step else record
         if record is not None:
             records[record.id] = record
-        at += MINUTE
     return list(records.values())
+
+
+def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[IncidentRecord]:
+    def look(at: datetime, already: bool) -> tuple[Sequence[burn_rate.AlertTier], bool]:
+        measured = measure_slo(store.read, slo, POLICY, at, already=already)
+        return measured.firing, measured.has_data
+
+    moments = (start + number * MINUTE for number in range((end - start) // MINUTE + 1))
+    return incidents_of(slo, ((at, partial(look, at)) for at in moments))
 
 
 def _finding(slo: Slo, tier: burn_rate.AlertTier, at: datetime) -> Finding:
@@ -121,61 +125,22 @@ def test_skipped_minutes_do_not_change_the_backtest(
     history, slo = _history(rate, shares), replace(LATENCY, objective=objective)
     tiers = tiers_of(slo, POLICY)
     windows = {length: history.windows(length) for length in burn_rate.needed_windows(POLICY, tiers)}
-    records: dict[str, IncidentRecord] = {}
-    record: IncidentRecord | None = None
-    for edge in range(history.edges):
+
+    def look(edge: int, already: bool) -> tuple[Sequence[burn_rate.AlertTier], bool]:
         counts = {
             length: burn_rate.Counts(float(each.total[edge]), float(each.bad[edge])) for length, each in windows.items()
         }
-        going_on = record is not None and record.is_open
-        firing = burn_rate.firing_tiers(tiers, counts, objective, POLICY, already=going_on)
-        at = history.at(edge)
-        step = lifecycle.next_step(
-            record,
-            _finding(slo, firing[0], at) if firing else None,
-            cause="slo",
-            now=at.timestamp(),
-            has_data=counts[burn_rate.FAST].total > 0,
-            hysteresis=POLICY.hysteresis,
-        )
-        record = step.record if step else record
-        if record is not None:
-            records[record.id] = record
+        firing = burn_rate.firing_tiers(tiers, counts, objective, POLICY, already=already)
+        return firing, counts[burn_rate.FAST].total > 0
 
-    assert notified(replay(history, slo, POLICY)) == notified(list(records.values()))
+    expected = incidents_of(slo, ((history.at(edge), partial(look, edge)) for edge in range(history.edges)))
+
+    assert notified(replay(history, slo, POLICY)) == notified(expected)
 
 
 def _history(rate: float, shares: np.ndarray) -> History:
     total = np.concatenate(([0.0], np.cumsum(np.full(len(shares), rate))))
     return History(1_795_000_020, total, total, np.concatenate(([0.0], np.cumsum(rate * shares))))
-
-
-def test_one_failure_opens_no_incident() -> None:
-    total = np.zeros(30 * 24 * 60)
-    total[::6] = 1
-    bad = np.zeros_like(total)
-    bad[6 * 5000] = 1
-    total, bad = (np.concatenate(([0.0], np.cumsum(each))) for each in (total, bad))
-    history = History(1_795_000_020, total, total, bad)
-    rates = history.windows(HOUR).burn(0.999)
-
-    assert rates.max() == pytest.approx(100)
-    assert replay(history, replace(LATENCY, objective=0.999), POLICY) == []
-
-
-def test_27_times_at_low_traffic_pages_within_its_budget() -> None:
-    rng = np.random.default_rng(7)
-    quiet, burning = 4 * 24 * 60, 8 * 24 * 60
-    total = np.zeros(quiet + burning)
-    total[::6] = 1
-    bad = np.where(np.arange(len(total)) >= quiet, total * (rng.random(len(total)) < 0.027), 0)
-    held = [np.concatenate(([0.0], np.cumsum(each))) for each in (total, bad)]
-    history = History(1_795_000_020, held[0], held[0], held[1])
-    found = replay(history, replace(LATENCY, objective=0.999), POLICY)
-    pages = [each for each in found if each.finding.severity == "page"]
-    first = (pages[0].opened_at - history.start) / 60 - quiet
-
-    assert first * 27 < 30 * 24 * 60
 
 
 def test_an_incident_within_a_maintenance_window_is_notified_at_its_end(store: Store, traffic: Traffic) -> None:
@@ -241,25 +206,17 @@ def test_check_lists_past_alerts_of_the_store(
     ]
     path.write_text("\n".join(["slos:", *lines]), encoding="utf-8")
     monkeypatch.setattr("stagelens.alerts.check._now", lambda: NOW)
-    text = "\n".join(check.summary(path, read_slo_file(path, {}), store))
+    printed: list[str] = []
+    printed.extend(check.summary(path, read_slo_file(path, {}), store, printed.append))
+    text, note = "\n".join(printed), printed.index("  replaying the last 30 days …")
 
     assert (
         "In the 3 hours of available data this SLO would have paged once; 97.7 % of the budget of 30 days remains."
         in text
     )
+    assert printed[note - 1].startswith("  ticket if the burn rate is at least")
     assert "page   20 Nov 02:" in text
     assert "The store has no data of service 'magika-dmo'; did you mean magika-demo?" in text
-
-
-def test_check_prints_progress(slo_yaml: Path, store: Store) -> None:
-    slo_yaml.write_text("slos: [{name: a, service: shop, objective: 0.99, threshold: 1s, window: 30d}]")
-    lines: list[str] = []
-    lines.extend(check.summary(slo_yaml, read_slo_file(slo_yaml, {}), store, lines.append))
-    note = lines.index("  replaying the last 30 days …")
-
-    assert lines[note - 1].startswith("  ticket if the burn rate is at least")
-    assert lines[note + 1] == ""
-    assert lines[note + 2].startswith("  The store has no data of service 'shop'")
 
 
 def test_check_without_a_store_explains_the_missing_preview(

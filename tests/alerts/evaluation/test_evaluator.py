@@ -13,24 +13,26 @@ from sqlalchemy import select
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.delivery.message_text import headline
-from stagelens.alerts.evaluation.alert_rules import describe_burn
+from stagelens.alerts.evaluation.alert_rules import absence_causes, describe_burn
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.evaluation.slo_status import Measurement, measure_slo
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
-from stagelens.alerts.reader import AlertsReader
+from stagelens.alerts.objectives.slo_file import Definitions
+from stagelens.alerts.reader import Incident
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.analysis.burn_rate import Onset, find_onset
-from stagelens.analysis.policies import BurnRatePolicy, default_burn_rate_policy
+from stagelens.analysis.policies import BurnRatePolicy, default_burn_rate_policy, default_incident_policy
 from stagelens.core.code_stack import CodeFrame, stack_key
 from stagelens.store import Reader, Store
 from tests.alerts.stored import stored_incidents
-from tests.alerts.traffic import FAST, LATENCY, NOW, SLOW, Code, Traffic
+from tests.alerts.traffic import FAST, LATENCY, NOW, SLOW, Traffic
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 WORSE = {"forward": 0.060, "preprocess": 0.050, "queue": 0.042, "overhead": 0.041}
 QUEUED = {"forward": 0.020, "preprocess": 0.010, "queue": 0.400, "overhead": 0.001}
+MIXED, PRE = {4: FAST, 16: SLOW}, "preprocess"
+LATE = (5, 5, {1: QUEUED}, "3")
 DEFINITIONS = Definitions(
     (LATENCY,), (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),), "http://127.0.0.1:8600"
 )
@@ -45,24 +47,9 @@ def ticks(evaluator: Evaluator, start: datetime, length: timedelta, **changes: A
     return events
 
 
-def test_a_slow_release_pages_and_names_its_stage(traffic: Traffic, evaluator: Evaluator) -> None:
-    traffic(NOW - HOUR, 50 * MINUTE, {200: FAST}, version="1")
-    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, version="2")
+def evaluated(evaluator: Evaluator, traffic: Traffic) -> Incident:
     evaluator.tick(DEFINITIONS, NOW)
-    found = stored_incidents(traffic.store)[0]
-
-    assert (found.severity, found.state, found.version) == ("page", "open", "2")
-    assert found.stages[0].stage == "preprocess"
-    assert found.stages[0].seconds == pytest.approx(0.380, rel=0.03)
-    assert found.stages[0].share == pytest.approx(0.95, abs=0.02)
-    assert "slow requests spend +" in found.headline
-    assert found.headline.endswith("since version 2")
-    assert found.since == NOW - 10 * MINUTE
-    assert found.link == (
-        "http://127.0.0.1:8600/s/magika-demo"
-        f"?p=99&from={int((NOW - 25 * MINUTE).timestamp() * 1000)}&to={int(NOW.timestamp() * 1000)}"
-    )
-    assert [(row.channel, row.state) for row in found.deliveries] == [("slack", "waiting")]
+    return stored_incidents(traffic.store)[0]
 
 
 def code_of(stages: Mapping[str, float]) -> dict[str, float]:
@@ -73,19 +60,22 @@ def code_of(stages: Mapping[str, float]) -> dict[str, float]:
     return {key: seconds for key, seconds in found.items() if seconds}
 
 
-def test_the_message_names_the_function_of_the_stage(traffic: Traffic, evaluator: Evaluator) -> None:
+def test_a_slow_release_pages_and_names_its_stage_and_function(traffic: Traffic, evaluator: Evaluator) -> None:
     traffic(NOW - HOUR, 50 * MINUTE, {200: FAST}, version="1", code=code_of)
     traffic(NOW - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, version="2", code=code_of)
-    evaluator.tick(DEFINITIONS, NOW)
-    found = stored_incidents(traffic.store)[0]
+    found = evaluated(evaluator, traffic)
+    start, end = (int(at.timestamp() * 1000) for at in (NOW - 25 * MINUTE, NOW))
 
+    assert (found.severity, found.state, found.version, found.since) == ("page", "open", "2", NOW - 10 * MINUTE)
     assert found.headline.endswith(" — preprocess grew +381 ms at p99, 92 % in resize (serve.py:41) since version 2")
-    assert [(each.title, each.stage) for each in found.functions] == [
-        ("resize (serve.py:41)", "preprocess"),
-        ("decode (serve.py:28)", "preprocess"),
-    ]
-    assert (found.functions[0].before_ms, found.functions[0].after_ms) == (0, pytest.approx(350, rel=0.03))
     assert found.stages[0].stage == "preprocess"
+    assert found.stages[0].seconds == pytest.approx(0.380, rel=0.03)
+    assert found.stages[0].share == pytest.approx(0.95, abs=0.02)
+    assert [each.title for each in found.functions] == ["resize (serve.py:41)", "decode (serve.py:28)"]
+    assert {each.stage for each in found.functions} == {"preprocess"}
+    assert (found.functions[0].before_ms, found.functions[0].after_ms) == (0, pytest.approx(350, rel=0.03))
+    assert found.link == f"http://127.0.0.1:8600/s/magika-demo?p=99&from={start}&to={end}"
+    assert [(row.channel, row.state) for row in found.deliveries] == [("slack", "waiting")]
 
 
 def test_a_function_known_later_is_notified_once(traffic: Traffic, evaluator: Evaluator) -> None:
@@ -103,53 +93,37 @@ def test_a_function_known_later_is_notified_once(traffic: Traffic, evaluator: Ev
     ]
 
 
-@pytest.mark.parametrize("sampled", ["before", "since"])
-def test_without_samples_on_both_sides_no_function_is_named(
-    traffic: Traffic, evaluator: Evaluator, sampled: str
-) -> None:
-    codes: dict[str, Code] = {sampled: code_of}
-    traffic(NOW - HOUR, 50 * MINUTE, {200: FAST}, code=codes.get("before", no_code))
-    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, code=codes.get("since", no_code))
-    evaluator.tick(DEFINITIONS, NOW)
-    found = stored_incidents(traffic.store)[0]
+def test_without_samples_before_the_onset_no_function_is_named(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - HOUR, 50 * MINUTE, {200: FAST})
+    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, code=code_of)
+    found = evaluated(evaluator, traffic)
 
     assert "slow requests spend +380 ms (95 % of the excess) in preprocess" in found.headline
     assert found.functions == ()
 
 
-def no_code(_stages: Mapping[str, float]) -> dict[str, float]:
-    return {}
+@pytest.mark.parametrize(
+    ("requests", "version", "stage"),
+    [
+        # Minutes before now, length in minutes, requests, and their version.
+        ([(420, 10, {1: FAST}, "1"), (60, 50, {3: FAST}, "1"), (4, 4, {10: FAST, 29: WORSE, 1: SLOW}, "2")], "2", PRE),
+        ([(60, 45, {100: FAST}, "1"), (15, 15, {10: FAST, 90: QUEUED}, "1")], "", "queue"),
+        ([(180, 120, {10: FAST}, "1"), (60, 45, {10: FAST}, "2"), (15, 15, {100: QUEUED}, "2"), LATE], "", "queue"),
+        ([(120, 100, {40: FAST}, "1"), (20, 10, {19: FAST, 1: SLOW}, "1"), (10, 10, MIXED, "2")], "2", PRE),
+        ([(120, 110, {40: FAST}, "1"), (10, 10, MIXED, "1"), (10, 10, MIXED, "2")], "", PRE),
+    ],
+    ids=["stage of its bad requests", "no release", "old release", "within error bounds", "equal to its predecessor"],
+)
+def test_a_release_is_blamed_for_a_problem_that_starts_with_it(
+    traffic: Traffic, evaluator: Evaluator, requests: list[tuple[int, int, Any, str]], version: str, stage: str
+) -> None:
+    for before, length, mix, served in requests:
+        traffic(NOW - before * MINUTE, length * MINUTE, mix, version=served)
+    found = evaluated(evaluator, traffic)
 
-
-def test_the_stage_of_a_new_release_is_from_its_bad_requests(traffic: Traffic, evaluator: Evaluator) -> None:
-    traffic(NOW - 7 * HOUR, 10 * MINUTE, {1: FAST}, version="1")
-    traffic(NOW - HOUR, 50 * MINUTE, {3: FAST}, version="1")
-    traffic(NOW - 4 * MINUTE, 4 * MINUTE, {10: FAST, 29: WORSE, 1: SLOW}, version="2")
-    evaluator.tick(DEFINITIONS, NOW)
-    found = stored_incidents(traffic.store)[0]
-
-    assert (found.stages[0].stage, found.version) == ("preprocess", "2")
-    assert found.headline.endswith("in preprocess since version 2")
-
-
-def test_without_a_release_bad_requests_are_compared_to_good_ones(traffic: Traffic, evaluator: Evaluator) -> None:
-    traffic(NOW - HOUR, 45 * MINUTE, {100: FAST})
-    traffic(NOW - 15 * MINUTE, 15 * MINUTE, {10: FAST, 90: QUEUED})
-    evaluator.tick(DEFINITIONS, NOW)
-    found = stored_incidents(traffic.store)[0]
-
-    assert (found.stages[0].stage, found.version) == ("queue", "")
-    assert found.headline.endswith("in queue")
-
-
-def test_an_old_release_is_not_blamed(traffic: Traffic, evaluator: Evaluator) -> None:
-    traffic(NOW - 3 * HOUR, 2 * HOUR, {10: FAST}, version="1")
-    traffic(NOW - HOUR, 45 * MINUTE, {10: FAST}, version="2")
-    traffic(NOW - 15 * MINUTE, 15 * MINUTE, {100: QUEUED}, version="2")
-    traffic(NOW - 5 * MINUTE, 5 * MINUTE, {1: QUEUED}, version="3")
-    evaluator.tick(DEFINITIONS, NOW)
-
-    assert stored_incidents(traffic.store)[0].version == ""
+    assert (found.version, found.stages[0].stage) == (version, stage)
+    assert found.headline.endswith(f"in {stage}{' since version 2' if version else ''}")
+    assert len(requests) < 3 or version == "" or abs(found.since - (NOW - requests[2][0] * MINUTE)) <= 2 * MINUTE
 
 
 def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluator) -> None:
@@ -160,13 +134,6 @@ def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluato
     assert headline(journal.message_for(turns[0], 0.0)).endswith(
         "25 % of requests fail (10,800 of 43,200 since the onset)"
     )
-
-
-def test_a_single_failure_opens_no_incident(traffic: Traffic, evaluator: Evaluator) -> None:
-    traffic(NOW - HOUR, timedelta(seconds=10), {11: FAST, 1: SLOW})
-
-    assert evaluator.tick(DEFINITIONS, NOW) == []
-    assert stored_incidents(traffic.store) == []
 
 
 def test_an_incident_is_opened_resolved_and_reopened(traffic: Traffic, evaluator: Evaluator) -> None:
@@ -295,45 +262,16 @@ def test_the_evidence_of_a_long_incident_is_read_again_less_often(
     assert len(read_at) in (1, 2)
 
 
-def test_the_reader_returns_the_state_of_each_slo(store: Store, traffic: Traffic, tmp_path: Any) -> None:
-    traffic(NOW - HOUR, HOUR, {50: SLOW}, service="slow")
-    traffic(NOW - HOUR, HOUR, {999: FAST, 1: SLOW}, service="good")
-    path = tmp_path / "slo.yaml"
-    lines = [
-        f"  - {{name: {name}, service: {name}, objective: 0.99, threshold: 250ms, window: 30d}}"
-        for name in ("good", "none", "slow")
-    ]
-    path.write_text("\n".join(["slos:", *lines]), encoding="utf-8")
-    slow, good, none = AlertsReader(store, LiveSloFile(path, {})).slos(NOW)
-
-    assert [(status.slo.name, status.state) for status in (slow, good, none)] == [
-        ("slow", "burning"),
-        ("good", "healthy"),
-        ("none", "no_data"),
-    ]
-    assert slow.burn_1h == pytest.approx(100)
-    assert (none.attained, none.budget_left, none.exhausted_in) == (None, None, None)
-    assert good.attained == pytest.approx(0.999)
-    assert good.burn_5m == pytest.approx(0.1)
-    # One hour of a 30-day window at a tenth of the sustainable rate.
-    assert good.budget_left == pytest.approx(1 - 0.1 / 720, abs=1e-5)
-    assert good.exhausted_in == pytest.approx(timedelta(days=300), rel=0.01)
-
-
 def test_the_onset_is_the_start_of_the_last_bad_stretch() -> None:
     bad_minutes = (0, 60, 63, 64)
     buckets = [(NOW + minute * MINUTE, 100.0, 50.0 if minute in bad_minutes else 0.0) for minute in range(66)]
-
-    assert find_onset(buckets, 0.99, 7.2, NOW).at == NOW + 60 * MINUTE
-    assert find_onset([], 0.99, 7.2, NOW) == Onset(NOW, NOW, NOW)
-
-
-def test_a_bad_minute_before_a_bad_stretch_is_not_the_onset() -> None:
+    # Bad minutes before a bad stretch are not the onset.
     shares = [0.0] * 30 + [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0] + [0.6] * 5
     found = find_onset([(NOW + n * MINUTE, 100.0, 100 * share) for n, share in enumerate(shares)], 0.99, 7.2, NOW)
 
-    assert found.at == NOW + 40 * MINUTE
-    assert found.earliest <= found.at <= found.latest
+    assert find_onset(buckets, 0.99, 7.2, NOW).at == NOW + 60 * MINUTE
+    assert find_onset([], 0.99, 7.2, NOW) == Onset(NOW, NOW, NOW)
+    assert found.earliest <= found.at == NOW + 40 * MINUTE <= found.latest
     assert found.latest - found.earliest <= 4 * MINUTE
 
 
@@ -345,21 +283,84 @@ def test_an_onset_of_few_requests_has_error_bounds() -> None:
     assert 4 * MINUTE <= found.latest - found.earliest <= 20 * MINUTE
 
 
-def test_a_release_within_the_error_bounds_of_the_onset_is_named(traffic: Traffic, evaluator: Evaluator) -> None:
-    traffic(NOW - 2 * HOUR, HOUR + 40 * MINUTE, {40: FAST}, version="1")
-    traffic(NOW - 20 * MINUTE, 10 * MINUTE, {19: FAST, 1: SLOW}, version="1")
-    traffic(NOW - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version="2")
-    evaluator.tick(DEFINITIONS, NOW)
+COLD = {"forward": 0.020, "load": 4.0}
+UP = Slo("up", "magika-demo", 0.999, timedelta(days=30))
+
+
+def paged(evaluator: Evaluator, start: datetime, length: timedelta) -> dict[str, timedelta]:
+    found: dict[str, timedelta] = {}
+    for tick in range(1, round(length / timedelta(seconds=10)) + 1):
+        now = start + tick * timedelta(seconds=10)
+        for turn in evaluator.tick(replace(DEFINITIONS, slos=(UP, LATENCY)), now):
+            if turn.record.finding.severity == "page":
+                found.setdefault(turn.record.finding.name, now - start)
+    return found
+
+
+def test_the_cold_start_of_a_new_service_sends_no_page(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW, timedelta(seconds=20), {12: FAST, 3: COLD})
+    traffic(NOW + timedelta(seconds=20), 10 * MINUTE, {50: FAST})
+
+    assert paged(evaluator, NOW, 10 * MINUTE) == {}
+
+
+@pytest.mark.parametrize(("every", "after"), [(timedelta(seconds=10), timedelta(seconds=50)), (2 * MINUTE, 5 * MINUTE)])
+def test_a_service_that_fails_from_its_first_request_pages_within_minutes(
+    traffic: Traffic, evaluator: Evaluator, every: timedelta, after: timedelta
+) -> None:
+    for number in range(4 if every > MINUTE else 30):
+        traffic(NOW + number * every, timedelta(seconds=10), {}, errors=1)
+
+    assert paged(evaluator, NOW, 6 * MINUTE) == {"up": after, "magika-latency": after}
+
+
+def test_the_time_to_page_of_an_old_service_matches_the_workbook(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - timedelta(hours=7), timedelta(hours=7), {1: FAST})
+    traffic(NOW, 2 * MINUTE, {}, errors=1)
+
+    assert paged(evaluator, NOW, 2 * MINUTE) == {"up": MINUTE}
+
+
+def test_missing_traffic_and_its_return_are_notified(traffic: Traffic, evaluator: Evaluator) -> None:
+    traffic(NOW - timedelta(days=1) - HOUR, 2 * HOUR, {2: FAST})
+    traffic(NOW - HOUR, 40 * MINUTE, {2: FAST})
+    # Requests to another service show that the collector works.
+    traffic(NOW - HOUR, 2 * HOUR, {2: FAST}, service="other")
+    opening = [turn.event for turn in evaluator.tick(DEFINITIONS, NOW)]
     found = stored_incidents(traffic.store)[0]
+    traffic(NOW + 10 * MINUTE, 30 * MINUTE, {2: FAST})
+    over = [turn.event for minute in (20, 21, 23) for turn in evaluator.tick(DEFINITIONS, NOW + minute * MINUTE)]
 
-    assert (found.version, found.stages[0].stage) == ("2", "preprocess")
-    assert abs(found.since - (NOW - 10 * MINUTE)) <= 2 * MINUTE
+    assert (opening, over) == (["opened"], ["resolved"])
+    assert found.headline == "magika-demo: traffic stopped — no request in 15 minutes"
+    assert found.impact.startswith("No request in 15 minutes; 180 arrived in the same period 1 day before.")
+    assert (found.kind, found.severity, found.since) == ("no_data", "ticket", NOW - 20 * MINUTE - timedelta(seconds=10))
 
 
-def test_a_release_equal_to_its_predecessor_is_not_named(traffic: Traffic, evaluator: Evaluator) -> None:
-    traffic(NOW - 2 * HOUR, HOUR + 50 * MINUTE, {40: FAST}, version="1")
-    for version in ("1", "2"):
-        traffic(NOW - 10 * MINUTE, 10 * MINUTE, {4: FAST, 16: SLOW}, version=version)
-    evaluator.tick(DEFINITIONS, NOW)
+@pytest.mark.parametrize("before", [[timedelta(days=1) + 3 * HOUR], []], ids=["idle at this time a day ago", "young"])
+def test_traffic_that_is_not_usual_is_not_missing(
+    traffic: Traffic, evaluator: Evaluator, before: list[timedelta]
+) -> None:
+    for start in before:
+        traffic(NOW - start, HOUR, {2: FAST})
+    traffic(NOW - HOUR, 40 * MINUTE, {2: FAST})
+    traffic(NOW - HOUR, HOUR, {2: FAST}, service="other")
 
-    assert stored_incidents(traffic.store)[0].version == ""
+    assert evaluator.tick(DEFINITIONS, NOW) == []
+
+
+def test_severity_none_opens_no_incident(store: Store, traffic: Traffic) -> None:
+    traffic(NOW - timedelta(days=1) - HOUR, 2 * HOUR, {2: FAST})
+    traffic(NOW - 2 * HOUR, 30 * MINUTE, {2: FAST})
+    traffic(NOW - HOUR, HOUR, {2: FAST}, service="other")
+    policy = default_incident_policy()
+    silent = replace(policy, no_data=replace(policy.no_data, severity="none"))
+    updates = Evaluator(store, "me", lease_seconds=30, incident_policy=silent).tick(DEFINITIONS, NOW)
+
+    assert updates == []
+
+
+def test_every_service_and_environment_has_one_cause() -> None:
+    slos = [LATENCY, replace(LATENCY, name="b", route="/x"), replace(LATENCY, name="c", environment="prod")]
+
+    assert list(absence_causes(slos)) == ["no_data::magika-demo", "no_data:prod:magika-demo"]

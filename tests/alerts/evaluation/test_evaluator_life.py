@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import select
 
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.message import Finding
@@ -24,6 +22,7 @@ from stagelens.alerts.reader import Incident
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.store import Store, lease
 from stagelens.store.schema import leases
+from tests.alerts.killed_writes import Killed, killed_at
 from tests.alerts.stored import stored_incidents
 from tests.alerts.traffic import FAST, LATENCY, NOW, SLOW, Traffic
 
@@ -32,8 +31,12 @@ CHANNELS = (ChannelEntry("slack", "slack", None, "SLACK_WEBHOOK_URL"),)
 DEFINITIONS = Definitions((LATENCY,), CHANNELS, "http://127.0.0.1:8600")
 
 
-class Killed(BaseException):
-    """Simulated kill of the process."""
+@pytest.fixture
+def burning(traffic: Traffic, evaluator: Evaluator) -> Store:
+    """Store with an open incident that was notified."""
+    traffic(NOW - HOUR, HOUR, {50: SLOW})
+    evaluator.tick(DEFINITIONS, NOW)
+    return traffic.store
 
 
 def transitions_sent(incident: Incident) -> list[str]:
@@ -66,34 +69,17 @@ def test_a_silenced_incident_is_notified_at_the_end_of_the_silence(
     assert (after.muted, transitions_sent(after), history(after)) == ("", ["opened"], [("opened", 0), ("opened", 1)])
 
 
-def test_a_silence_ended_early_is_over_immediately(store: Store, traffic: Traffic, evaluator: Evaluator) -> None:
-    traffic(NOW - HOUR, 2 * HOUR, {50: SLOW})
-    made = silence(store, NOW, HOUR, service="*")
-    evaluator.tick(DEFINITIONS, NOW)
-    with store.transaction() as connection:
-        silences.end_silence(connection, made.id, NOW + TICK)
-    evaluator.tick(DEFINITIONS, NOW + TICK)
-
-    assert transitions_sent(stored_incidents(store)[0]) == ["opened"]
-    with store.transaction() as connection, pytest.raises(IncidentError, match="has ended already"):
-        silences.end_silence(connection, made.id, NOW + MINUTE)
-
-
-def test_an_incident_within_a_maintenance_window_is_not_notified(traffic: Traffic, evaluator: Evaluator) -> None:
-    traffic(NOW - HOUR, HOUR, {50: SLOW})
-    evaluator.tick(DEFINITIONS, NOW)
+def test_an_incident_within_a_maintenance_window_is_not_notified(burning: Store, evaluator: Evaluator) -> None:
     work = MaintenanceCalendar((OneTimeWindow(NOW + TICK, NOW + HOUR, "moving disks"),))
     evaluator.tick(replace(DEFINITIONS, slos=(replace(LATENCY, maintenance=work),)), NOW + 2 * TICK)
-    found = stored_incidents(traffic.store)[0]
+    found = stored_incidents(burning)[0]
 
     assert found.muted == "maintenance window: moving disks"
     assert history(found) == [("opened", 1), ("muted", 0)]
 
 
-def test_an_acknowledgement_is_notified_and_recorded(store: Store, traffic: Traffic, evaluator: Evaluator) -> None:
-    traffic(NOW - HOUR, HOUR, {50: SLOW})
-    evaluator.tick(DEFINITIONS, NOW)
-    name = stored_incidents(store)[0].id
+def test_an_acknowledgement_is_notified_and_recorded(burning: Store, evaluator: Evaluator) -> None:
+    store, name = burning, stored_incidents(burning)[0].id
     for _ in range(2):
         acknowledge(store, name, " ann ", NOW + MINUTE)
     found = stored_incidents(store)[0]
@@ -120,13 +106,11 @@ def test_an_unannounced_incident_is_acknowledged_without_notification(
     assert history(stored_incidents(store)[0]) == [("opened", 0), ("acknowledged", 0)]
 
 
-def test_a_channel_gets_only_ends_of_announced_incidents(traffic: Traffic, evaluator: Evaluator) -> None:
-    traffic(NOW - HOUR, HOUR, {50: SLOW})
-    evaluator.tick(DEFINITIONS, NOW)
+def test_a_channel_gets_only_ends_of_announced_incidents(burning: Store, evaluator: Evaluator) -> None:
     later = (*CHANNELS, ChannelEntry("pagerduty", "pagerduty", None, "X"))
     evaluator.tick(replace(DEFINITIONS, slos=(), channels=later), NOW + TICK)
 
-    assert [(row.channel, row.transition) for row in stored_incidents(traffic.store)[0].deliveries] == [
+    assert [(row.channel, row.transition) for row in stored_incidents(burning)[0].deliveries] == [
         ("slack", "opened"),
         ("slack", "resolved"),
     ]
@@ -144,62 +128,34 @@ def test_two_slos_of_a_service_are_one_message(traffic: Traffic, evaluator: Eval
     assert ", and 1 more" in found["magika-latency"].transitions[0].headline
 
 
-def test_an_incident_within_an_evaluation_gap_is_recorded_only(
+def test_an_incident_that_ended_in_an_evaluation_gap_is_recorded_only(
     store: Store, traffic: Traffic, evaluator: Evaluator
 ) -> None:
-    traffic(NOW - 2 * HOUR, 2 * HOUR, {50: FAST})
-    evaluator.tick(DEFINITIONS, NOW)
-    traffic(NOW, HOUR, {50: FAST})
-    traffic(NOW + HOUR, 30 * MINUTE, {20: FAST, 30: SLOW})
-    traffic(NOW + 90 * MINUTE, 5 * HOUR, {50: FAST})
-    back = Evaluator(store, "another", lease_seconds=30)
-    back.tick(DEFINITIONS, NOW + 6 * HOUR)
-    back.tick(DEFINITIONS, NOW + 6 * HOUR + TICK)
-    found = stored_incidents(store)
-
-    assert len(found) == 1
-    assert (found[0].state, transitions_sent(found[0]), history(found[0])) == (
-        "resolved",
-        [],
-        [("opened", 0), ("resolved", 0)],
-    )
-    assert NOW + HOUR <= found[0].opened_at <= NOW + HOUR + 10 * MINUTE
-    assert found[0].resolved_at is not None
-    assert found[0].resolved_at <= NOW + 3 * HOUR
-    assert found[0].muted.startswith("detected late: no evaluation ran from 03:04 UTC")
-
-
-def test_an_incident_continuing_after_a_gap_is_opened_once(
-    store: Store, traffic: Traffic, evaluator: Evaluator
-) -> None:
-    traffic(NOW - 2 * HOUR, 2 * HOUR, {50: FAST})
-    evaluator.tick(DEFINITIONS, NOW)
-    traffic(NOW, 3 * HOUR, {50: FAST})
-    traffic(NOW + 3 * HOUR, 3 * HOUR, {50: SLOW})
+    slos = (replace(LATENCY, name="past", service="past"), replace(LATENCY, name="still", service="still"))
+    definitions = replace(DEFINITIONS, slos=slos)
+    for slo in slos:
+        traffic(NOW - 2 * HOUR, 2 * HOUR, {50: FAST}, service=slo.service)
+    evaluator.tick(definitions, NOW)
+    traffic(NOW, HOUR, {50: FAST}, service="past")
+    traffic(NOW + HOUR, 30 * MINUTE, {20: FAST, 30: SLOW}, service="past")
+    traffic(NOW + 90 * MINUTE, 5 * HOUR, {50: FAST}, service="past")
+    traffic(NOW, 3 * HOUR, {50: FAST}, service="still")
+    traffic(NOW + 3 * HOUR, 3.5 * HOUR, {50: SLOW}, service="still")
     back = Evaluator(store, "another", lease_seconds=30)
     for later in range(3):
-        back.tick(DEFINITIONS, NOW + 6 * HOUR + later * TICK)
+        back.tick(definitions, NOW + 6 * HOUR + later * TICK)
+    found = {incident.name: incident for incident in stored_incidents(store)}
+    past = found["past"]
 
-    assert [(incident.state, transitions_sent(incident)) for incident in stored_incidents(store)] == [
-        ("open", ["opened"])
-    ]
-
-
-@contextmanager
-def killed_at(store: Store, write: int) -> Generator[list[int]]:
-    seen = [0]
-
-    def on_statement(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        if statement.lstrip().upper().startswith(("INSERT", "UPDATE", "DELETE")):
-            seen[0] += 1
-            if seen[0] == write:
-                raise Killed
-
-    event.listen(store.engine, "before_cursor_execute", on_statement)
-    try:
-        yield seen
-    finally:
-        event.remove(store.engine, "before_cursor_execute", on_statement)
+    assert {name: (each.state, transitions_sent(each)) for name, each in found.items()} == {
+        "past": ("resolved", []),
+        "still": ("open", ["opened"]),
+    }
+    assert history(past) == [("opened", 0), ("resolved", 0)]
+    assert NOW + HOUR <= past.opened_at <= NOW + HOUR + 10 * MINUTE
+    assert past.resolved_at is not None
+    assert past.resolved_at <= NOW + 3 * HOUR
+    assert past.muted.startswith("detected late: no evaluation ran from 03:04 UTC")
 
 
 def fires(finding: Finding, *names: str) -> AlertRule:

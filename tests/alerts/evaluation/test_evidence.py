@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,10 @@ from stagelens.alerts.evaluation.evidence import (
     dashboard_link,
     exemplars_of,
     no_exemplar_text,
+    stage_budgets,
 )
 from stagelens.alerts.evaluation.slo_status import measure_slo
+from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.regression.findings import latency_trend as course_of_tail
 from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.questions.changed import Explanation
@@ -36,7 +39,7 @@ StoreTrace = Callable[..., None]
 @pytest.fixture
 def store_trace(store: Store) -> StoreTrace:
     def written(number: int, seconds: float, stage: str, *, before: timedelta = MINUTE, status: str = "ok") -> None:
-        series = Series("magika-demo", "1", "", "", "", "", "", status)
+        series = Series("magika-demo", "1", status=status)
         duration, started = round(seconds * 1e9), round((NOW - before).timestamp() * 1e9)
         stages = {stage: duration * 3 // 4, "overhead": duration - duration * 3 // 4}
         trace = RetainedTrace(f"{number:032x}", f"{number:016x}", series, started, duration, "slow", stage, stages)
@@ -70,14 +73,6 @@ def test_stage_slo_evidence_is_requests_slow_in_the_stage(store: Store, store_tr
     assert [(each.seconds, each.stage, each.stage_seconds) for each in found] == [(0.8, "queue", pytest.approx(0.6))]
 
 
-def test_availability_evidence_is_failed_requests(store: Store, store_trace: StoreTrace) -> None:
-    store_trace(1, 0.9, "preprocess")
-    store_trace(2, 0.1, "forward", status="error")
-    found = exemplars_of(store.read, replace(LATENCY, threshold=None), NOW - 10 * MINUTE, NOW, "", cause="failures")
-
-    assert [(each.seconds, each.link) for each in found] == [(0.1, "")]
-
-
 def test_fast_failures_are_found_behind_many_slow_requests(store: Store, store_trace: StoreTrace) -> None:
     for number in range(2, 60):
         store_trace(number, 0.2 + number / 1000, "forward")
@@ -85,7 +80,7 @@ def test_fast_failures_are_found_behind_many_slow_requests(store: Store, store_t
     for slo in (LATENCY, replace(LATENCY, threshold=None)):
         found = exemplars_of(store.read, slo, NOW - 10 * MINUTE, NOW, "", cause="failures")
 
-        assert [(each.seconds, each.failed) for each in found] == [(0.002, True)]
+        assert [(each.seconds, each.failed, each.link) for each in found] == [(0.002, True, "")]
 
 
 @pytest.mark.parametrize(
@@ -107,11 +102,11 @@ def test_fast_failures_are_found_behind_many_slow_requests(store: Store, store_t
     ],
 )
 def test_healthy_requests_are_never_evidence(
-    changes: dict[str, object], reason: str, store: Store, store_trace: StoreTrace
+    changes: dict[str, Any], reason: str, store: Store, store_trace: StoreTrace
 ) -> None:
     store_trace(1, 0.106, "forward")
     store_trace(2, 0.240, "queue")
-    slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
+    slo = replace(LATENCY, **changes)
 
     assert exemplars_of(store.read, slo, NOW - 10 * MINUTE, NOW, "", cause="latency") == ()
     assert no_exemplar_text(slo.indicator, Explanation("latency", requests=4310, bad=2)) == reason
@@ -144,29 +139,57 @@ def test_without_requests_there_is_no_time_series(store: Store) -> None:
     assert burn_rate_trend(store.read, LATENCY, NOW - HOUR, NOW) is None
 
 
+def described(store: Store, slo: Slo) -> Finding:
+    measured = measure_slo(store.read, slo, default_burn_rate_policy(), NOW)
+    found = describe_burn(store.read, measured, NOW, before=None, dashboard_url=DASHBOARD)
+    assert found is not None
+    return found
+
+
 def test_an_exceeded_stage_budget_is_named(store: Store, traffic: Traffic) -> None:
     traffic(NOW - HOUR, HOUR, {1: FAST, 49: SLOW})
     budgets = (("forward", timedelta(milliseconds=100)), ("preprocess", timedelta(milliseconds=50)))
     slo = replace(LATENCY, budgets=budgets)
-    measured = measure_slo(store.read, slo, default_burn_rate_policy(), NOW)
-    found = describe_burn(store.read, measured, NOW, before=None, dashboard_url=DASHBOARD)
-    assert found is not None
+    found = described(store, slo)
 
     assert [(each.stage, each.budget_seconds) for each in found.overruns] == [("preprocess", 0.05)]
     assert found.overruns[0].seconds == pytest.approx(0.390, rel=0.03)
 
 
+BUDGETED, OVERDRAWN = {"forward": 0.100, "queue": 0.010}, {"forward": 0.120, "queue": 0.300}
+SPLIT = replace(
+    LATENCY,
+    objective=0.95,
+    threshold=timedelta(milliseconds=350),
+    budgets=(("forward", timedelta(milliseconds=200)), ("queue", timedelta(milliseconds=50)), ("decode", MINUTE / 600)),
+)
+
+
+def test_the_exceeded_budget_is_named_with_its_excess(store: Store, traffic: Traffic) -> None:
+    traffic(NOW - HOUR, HOUR, {9: BUDGETED, 1: OVERDRAWN})
+    split = stage_budgets(store.read, SPLIT, NOW - HOUR, NOW)
+    rest = stage_budgets(store.read, replace(SPLIT, budgets=SPLIT.budgets[1:2]), NOW - HOUR, NOW)
+    assert split is not None
+    assert rest is not None
+    queue = split.uses[0]
+
+    assert [use.stage for use in split.uses] == ["queue", "forward", "decode"]
+    assert queue.seconds == pytest.approx(0.3, rel=0.02)
+    assert queue.over_seconds == pytest.approx(0.25, rel=0.03)
+    assert queue.mean_seconds == pytest.approx(0.039, rel=0.02)
+    assert split.broken == (queue,)
+    # Stages without a budget are the remainder.
+    assert rest.requests == 10 * 360
+    assert (rest.rest_seconds, rest.rest_mean_seconds) == pytest.approx((0.12, 0.102), rel=0.02)
+    assert rest.seconds == pytest.approx(0.42, rel=0.02)
+    assert stage_budgets(store.read, replace(SPLIT, budgets=()), NOW - HOUR, NOW) is None
+    assert stage_budgets(store.read, SPLIT, NOW - 3 * HOUR, NOW - 2 * HOUR) is None
+
+
 def test_what_slow_requests_share_is_named(store: Store, traffic: Traffic) -> None:
     traffic(NOW - HOUR, HOUR, {45: FAST}, version="1")
     traffic(NOW - HOUR, HOUR, {5: SLOW}, version="2")
-    found = describe_burn(
-        store.read,
-        measure_slo(store.read, LATENCY, default_burn_rate_policy(), NOW),
-        NOW,
-        before=None,
-        dashboard_url="",
-    )
-    assert found is not None
+    found = described(store, LATENCY)
 
     assert [each.label for each in found.shared] == ["version 2"]
     assert (found.shared[0].share_all, found.shared[0].share_slow) == (pytest.approx(0.1), 1)
@@ -183,7 +206,7 @@ def test_what_slow_requests_share_is_named(store: Store, traffic: Traffic) -> No
     ],
 )
 def test_the_called_service_is_named_if_dependency_is_blamed(
-    changes: dict[str, object], environment: str, called: str, store: Store, traffic: Traffic
+    changes: dict[str, Any], environment: str, called: str, store: Store, traffic: Traffic
 ) -> None:
     traffic(NOW - HOUR, HOUR, {8: FAST, 2: {"forward": 0.020, "dependency": 0.400}})
     for number, (host, milliseconds, status) in enumerate(
@@ -192,25 +215,12 @@ def test_the_called_service_is_named_if_dependency_is_blamed(
         spent, started = milliseconds * 1_000_000, round((NOW - 5 * MINUTE).timestamp() * 1e9)
         span = {"name": "", "stage": "dependency", "start_ns": 0, "duration_ns": spent, "id": f"{number:016x}"}
         span |= {"attributes": {"server.address": host}}
-        series = Series("magika-demo", "1", "", "", "", "", "", status)
-        trace = RetainedTrace(
-            f"{number:032x}",
-            f"{number:016x}",
-            series,
-            started,
-            spent,
-            "slow",
-            "dependency",
-            {"dependency": spent},
-            [span],
-        )
-        served = replace(trace, span_id=f"{number + 9:016x}", parent_id=str(span["id"]), spans=[])
+        ids, series = (f"{number:032x}", f"{number:016x}"), Series("magika-demo", "1", status=status)
+        trace = RetainedTrace(*ids, series, started, spent, "slow", "dependency", {"dependency": spent}, [span])
+        served = replace(trace, span_id=f"{number + 9:016x}", parent_id=ids[1], spans=[])
         served = replace(served, series=Series("scorer", "1", environment))
         store.write([Batch(f"called:{number}", [], [trace, served])])
-    slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
-    measured = measure_slo(store.read, slo, default_burn_rate_policy(), NOW)
-    found = describe_burn(store.read, measured, NOW, before=None, dashboard_url="")
-    assert found is not None
+    found = described(store, replace(LATENCY, **changes))
 
     assert found.called == f"Of Dependency in 2 retained slow requests: {called} 100 %."
     message = Message("sl-1", 1, "opened", NOW.timestamp(), NOW.timestamp(), found)
@@ -239,8 +249,8 @@ def test_the_called_service_is_named_if_dependency_is_blamed(
         ({"service": "a/b"}, 0.0, "/s/a~2Fb?p=99&"),
     ],
 )
-def test_the_link_opens_the_scope_of_the_message(changes: dict[str, object], quantile: float, address: str) -> None:
-    slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
+def test_the_link_opens_the_scope_of_the_message(changes: dict[str, Any], quantile: float, address: str) -> None:
+    slo = replace(LATENCY, **changes)
     window = f"from={round((NOW - 25 * MINUTE).timestamp() * 1000)}&to={round(NOW.timestamp() * 1000)}"
 
     assert dashboard_link(DASHBOARD, slo, NOW - 10 * MINUTE, NOW, quantile) == f"{DASHBOARD}{address}{window}"
