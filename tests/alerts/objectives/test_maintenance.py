@@ -112,10 +112,3 @@ def test_a_current_maintenance_window_has_reason_and_end() -> None:
     assert calendar.under_way(start + hour) == ActiveMaintenance("new disks, reboot", start + 4 * hour)
     assert calendar.under_way(start + 4 * hour) is None
     assert MaintenanceCalendar((daily,)).under_way(start) == ActiveMaintenance("a closed shop", None)
-
-
-def test_an_empty_calendar_has_no_windows() -> None:
-    start = datetime(2026, 11, 20, tzinfo=UTC)
-
-    assert not MaintenanceCalendar().at(start)
-    assert MaintenanceCalendar().without(start, start + DAY) == [(start, start + DAY)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,11 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.delivery.channels import KINDS
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
 from stagelens.alerts.delivery.channels.slack import SlackWebhook
-from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
+from stagelens.alerts.objectives.slo_file import (
+    EXAMPLE,
+    EXAMPLE_SLO,
+    LiveSloFile,
+    read_slo_file,
+    unwatched_line,
+    why_unwatched,
+)
+from stagelens.alerts.serve import Alerts
 from stagelens.core.errors import ConfigError
+from stagelens.store import Store
 from tests.alerts.conftest import Problems, ReadSlos
 from tests.support import command_line
 
@@ -26,13 +35,13 @@ slos:
     threshold: 250ms
     window: 30d
 """
-EXAMPLE = Path(__file__).parents[3] / "examples" / "slo.yaml"
+EXAMPLE_FILE = Path(__file__).parents[3] / "examples" / "slo.yaml"
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 
 
 def test_the_example_file_is_valid() -> None:
     definitions = read_slo_file(
-        EXAMPLE, {"SLACK_WEBHOOK_URL": "https://hooks.example/x", "PAGERDUTY_ROUTING_KEY": "K" * 32}
+        EXAMPLE_FILE, {"SLACK_WEBHOOK_URL": "https://hooks.example/x", "PAGERDUTY_ROUTING_KEY": "K" * 32}
     )
     latency = definitions.slos[0]
 
@@ -91,62 +100,39 @@ dashbord_url: http://127.0.0.1:8600
         ("[1, 2]", "slo.yaml:1: the file is a list; write keys and values, such as `name: checkout-latency`"),
         ("slos: []", "slo.yaml:1: slos is empty; write at least one, such as `- name: checkout-latency`"),
         ("slos: &a [*a]", "slo.yaml:1: it is nested too deeply, or contains itself; write plain lists and keys"),
-        (
-            "slos: 2026-99-99",
-            "slo.yaml:1: a value is ambiguous: month must be in 1..12; put quotes around it",
-        ),
-        ("slos: 7", "slo.yaml:1: slos is 7; write a list: one `- ` for each"),
-        ("slos:\n  - 7\n", "slo.yaml:2: slos[0] is 7; write keys and values, such as `name: checkout-latency`"),
-        (
-            "slos:\n - a: b: c\n",
-            "slo.yaml:2: this is not YAML: mapping values are not allowed here; check this line and the line above",
-        ),
-        (
-            GOOD + "labels: {checkout: [payments]}\n",
-            "slo.yaml:7: labels.checkout is a list; write keys and values, such as `",
-        ),
-        (GOOD + "labels:\n  checkout: {team: [a]}\n", "slo.yaml:8: labels.checkout.team is a list; write a text"),
+        ("slos: 2026-99-99", "slo.yaml:1: a value is ambiguous: month must be in 1..12; put quotes around it"),
+        ("slos:\n - a: b: c\n", "slo.yaml:2: this is not YAML: mapping values are not allowed here; check this line"),
+        (GOOD + "regressions: never\n", "slo.yaml:7: regressions is 'never'; write on, off, or `ignore: [checkout]`"),
         (GOOD + "    objective: 0.9\n", "slo.yaml:7: slos[0].objective is written twice, first on line 4; keep one"),
-        (
-            GOOD.replace("250ms", "0ms"),
-            "slo.yaml:5: slos[0].threshold is '0ms'; it must be longer than zero, such as 250ms",
-        ),
-        (
-            GOOD.replace("250ms", "2h"),
-            "slo.yaml:5: slos[0].threshold is longer than an hour; write the latency limit of one request",
-        ),
-        (
-            GOOD.replace("0.99", '"99.5 %"'),
-            "slo.yaml:4: slos[0].objective is '99.5 %'; write a ratio between 0 and 1, such as 0.995",
-        ),
-        (GOOD.replace("0.99", "1"), "slo.yaml:4: slos[0].objective is 1; write a ratio between 0 and 1, such as 0.99"),
-        (
-            GOOD.replace("  - name: magika-latency\n    service", "  - service"),
-            "slo.yaml:2: slos[0].name is missing; add `name: checkout-latency`",
-        ),
+        (GOOD.replace("250ms", "2h"), "slo.yaml:5: slos[0].threshold is longer than an hour; write the latency limit"),
     ],
 )
 def test_an_error_names_its_line_and_fix(problems: Problems, text: str, complaint: str) -> None:
     assert problems(text)[0].startswith(complaint)
 
 
-def test_a_secret_is_never_in_an_error_or_repr(slo_yaml: Path, problems: Problems) -> None:
-    text = GOOD + "channels:\n  - kind: slack\n    webhook_url: hooks.example/T0/SECRET\n"
-    complaint = problems(text)
-    slo_yaml.write_text(text.replace("hooks.", "https://hooks."), encoding="utf-8")
+@pytest.mark.parametrize(
+    ("text", "services"),
+    [
+        ("", {"magika-demo"}),
+        ("regressions: on", {"magika-demo", "shop"}),
+        ("regressions: off", set[str]()),
+        ("regressions:\n  ignore: [shop]", {"magika-demo"}),
+    ],
+)
+def test_services_with_an_slo_are_watched_unless_the_file_says_else(
+    read_slos: ReadSlos, text: str, services: set[str]
+) -> None:
+    found = read_slos(f"{GOOD}{text}\n").regressions
 
-    assert complaint == ["slo.yaml:9: channels[0].webhook_url is not a web address; it starts with https://"]
-    assert "SECRET" not in repr(read_slo_file(slo_yaml, {}))
+    assert {name for name in ("magika-demo", "shop") if found is not None and found.watches(name)} == services
 
 
-def test_numbers_are_valid_versions(read_slos: ReadSlos) -> None:
-    assert read_slos(GOOD + "    version: 2\n").slos[0].version == "2"
+def test_numbers_are_valid_texts(read_slos: ReadSlos) -> None:
+    found = read_slos(GOOD + "    version: 2\nlabels:\n  checkout: {team: payments, tier: 1}\n")
 
-
-def test_services_have_labels(read_slos: ReadSlos) -> None:
-    assert read_slos(GOOD + "labels:\n  checkout: {team: payments, tier: 1}\n").labels == {
-        "checkout": {"team": "payments", "tier": "1"}
-    }
+    assert found.slos[0].version == "2"
+    assert found.labels == {"checkout": {"team": "payments", "tier": "1"}}
 
 
 @given(text=st.text(max_size=200) | st.binary(max_size=100))
@@ -180,47 +166,54 @@ def test_check_prints_each_slo_and_its_channels(slo_yaml: Path, capsys: pytest.C
 def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slo_yaml.write_text(GOOD.replace("0.99", "99"), encoding="utf-8")
     status = command_line.run("check", slo_yaml)
-
-    assert (status, capsys.readouterr().err) == (
-        1,
-        f"{slo_yaml}:4: slos[0].objective is 99; write a ratio between 0 and 1, such as 0.99\n",
-    )
-
-
-def test_check_names_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = command_line.run("check", tmp_path / "none.yaml")
-
-    assert status == 1
-    assert "none.yaml cannot be read: No such file or directory" in capsys.readouterr().err
-
-
-def test_an_invalid_file_leaves_the_last_valid_one_in_force(slo_yaml: Path, caplog: pytest.LogCaptureFixture) -> None:
-    slo_yaml.write_text(GOOD, encoding="utf-8")
-    live = LiveSloFile(slo_yaml, {})
-    live.refresh(NOW)
-    good = live.current
-    slo_yaml.write_text(GOOD.replace("0.99", "99.99"), encoding="utf-8")
-    with caplog.at_level(logging.ERROR):
-        live.refresh(NOW)
-
-    assert live.current is good
-    assert live.errors == (f"{slo_yaml}:4: slos[0].objective is 99.99; write a ratio between 0 and 1, such as 0.9999",)
-    assert "stay in force" in caplog.text
-
-    # A different length, because within one tick of the file system's clock nothing else shows the change.
-    slo_yaml.write_text(GOOD.replace("0.99", "0.9995"), encoding="utf-8")
-    live.refresh(NOW)
-    assert live.errors == ()
-    assert live.current is not None
-    assert live.current.slos[0].objective == 0.9995
-
-
-def test_a_temporarily_missing_file_changes_nothing(slo_yaml: Path) -> None:
-    slo_yaml.write_text(GOOD, encoding="utf-8")
-    live = LiveSloFile(slo_yaml, {})
-    live.refresh(NOW)
+    broken = capsys.readouterr().err
     slo_yaml.unlink()
-    live.refresh(NOW)
 
-    assert live.current is not None
-    assert "cannot be read" in live.errors[0]
+    assert (status, command_line.run("check", slo_yaml)) == (1, 1)
+    assert broken == f"{slo_yaml}:4: slos[0].objective is 99; write a ratio between 0 and 1, such as 0.99\n"
+    assert "slo.yaml cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+def live(path: Path, text: str) -> LiveSloFile:
+    path.write_text(text, encoding="utf-8")
+    file = LiveSloFile(path, {})
+    file.refresh(NOW)
+    return file
+
+
+@pytest.mark.parametrize("example", [EXAMPLE, EXAMPLE_SLO])
+def test_the_example_of_the_fix_is_a_valid_file(example: str, slo_yaml: Path) -> None:
+    file = live(slo_yaml, example)
+    assert file.current is not None
+
+    assert [slo.service for slo in file.current.slos] == ["checkout"]
+    assert (why_unwatched(file), unwatched_line(file)) == (("", ""), "")
+
+
+def test_each_reason_for_missing_slos_has_a_fix(tmp_path: Path) -> None:
+    service = "apiVersion: openslo/v1\nkind: Service\nmetadata: {name: checkout}\nspec: {}\n"
+    none, no_path = why_unwatched(None), why_unwatched(LiveSloFile(None, {}))
+    broken = why_unwatched(live(tmp_path / "slo.yaml", "slos: [{name: a}]"))
+    empty = why_unwatched(live(tmp_path / "open.yaml", service))
+
+    assert none == no_path
+    assert EXAMPLE_SLO in none[1]
+    assert broken[0].endswith("slo.yaml cannot be read")
+    assert f"stagelens check {tmp_path / 'slo.yaml'}" in broken[1]
+    assert empty[0].endswith("open.yaml has no SLO")
+    assert EXAMPLE_SLO in empty[1]
+
+
+def test_missing_slos_are_logged_in_one_line_at_startup(
+    slo_yaml: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    slo_yaml.write_text(EXAMPLE, encoding="utf-8")
+    without, watched = Alerts(AlertsConfig(), store), Alerts(AlertsConfig(slo_file=slo_yaml), store)
+    for alerts in (without, watched):
+        alerts.start()
+        alerts.stop()
+
+    assert [message for message in caplog.messages if "no SLO is evaluated" in message] == [f"alerts: {without.place}"]
+    assert without.place.startswith("no SLO is evaluated: there is no slo.yaml. ")
+    assert "\n" not in without.place
+    assert watched.place == str(slo_yaml)
