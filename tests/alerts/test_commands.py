@@ -1,25 +1,36 @@
-"""`stagelens alerts`: incidents on the command line."""
+"""`stagelens alerts`: incidents on the command line, and a sample incident that tests a channel."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stagelens.__main__ import main
-from stagelens.alerts.delivery.message import Finding, LatencyRegression
-from stagelens.alerts.incidents import journal
+from stagelens.alerts.commands import check_channel
+from stagelens.alerts.delivery.channel import Channel
+from stagelens.alerts.delivery.channels import ChannelEntry
+from stagelens.alerts.delivery.channels.email import EmailChannel
+from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
+from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
+from stagelens.alerts.delivery.channels.slack import SlackBot, SlackWebhook
+from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents.journal import IncidentError
-from stagelens.alerts.incidents.lifecycle import IncidentRecord
-from stagelens.alerts.incidents.notification_rules import IncidentUpdate
+from stagelens.alerts.objectives.slo_file import EXAMPLE
 from stagelens.store import Store
+from tests.alerts.mail_server import MailServer
+from tests.alerts.receiver import Moods
+from tests.alerts.slack_workspace import CHANNEL, TOKEN, SlackWorkspace
+from tests.alerts.stored import SLOWER, notify_opening
 from tests.alerts.traffic import NOW
+from tests.alerts.vendors import PagerDutyService
 from tests.support import command_line
 
 NAME = "sl-0123456789abcdef0123"
@@ -30,12 +41,8 @@ Ask = Callable[..., str]
 @pytest.fixture
 def database(tmp_path: Path, finding: Finding) -> str:
     url = f"sqlite:///{tmp_path / 'stagelens.db'}"
-    store = Store.open(url)
-    at = NOW.timestamp()
-    record = IncidentRecord(NAME, "slo:x", finding, at, at, at, sequence=1, peak=31.2, heard="open", story=NAME)
-    with store.transaction() as connection:
-        journal.write_update(connection, IncidentUpdate(record, "opened", notifies=True), ("slack",), at)
-    store.close()
+    with closing(Store.open(url)) as store:
+        notify_opening(store, NAME, replace(finding, since=NOW.timestamp()), "slo:x")
     return url
 
 
@@ -79,21 +86,14 @@ def test_an_incident_is_acknowledged(run_command: Ask) -> None:
 
 
 def test_a_latency_regression_is_accepted(database: str, run_command: Ask, finding: Finding) -> None:
-    name, at = "sl-00000000000000000002", NOW.timestamp()
-    shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
-    slower = replace(finding, name="tail", kind="tail", burn=None, shift=shift)
-    incident = IncidentRecord(
-        name, "tail:magika-demo", slower, at, at, at, sequence=1, peak=1.2, heard="open", story=name
-    )
-    with closing(Store.open(database)) as store, store.transaction() as connection:
-        journal.write_update(connection, IncidentUpdate(incident, "opened", notifies=True), ("slack",), at)
+    name = "sl-00000000000000000002"
+    slower = replace(finding, name="tail", since=NOW.timestamp(), **SLOWER)
+    with closing(Store.open(database)) as store:
+        notify_opening(store, name, slower, "tail:magika-demo")
     output = run_command("accept", name, "--why", "the new model")
     shown = run_command("show", name)
 
-    assert (
-        output
-        == f"ann accepted {name} as the new baseline of magika-demo; a new notification is sent only if latency rises further\n"
-    )
+    assert output.startswith(f"ann accepted {name} as the new baseline of magika-demo; a new notification is sent only")
     assert run_command("accept", name, "--by", "bob") == output
     assert f"  {'state':<16}accepted by ann at 03:05 UTC on 20 November\n" in shown
     assert re.search(r"accepted +by ann: the new model", shown)
@@ -104,14 +104,14 @@ def test_a_latency_regression_is_accepted(database: str, run_command: Ask, findi
 
 def test_a_silence_is_created_listed_and_ended(run_command: Ask) -> None:
     made = run_command(
-        "silence", "--service", "magika-demo", "--severity", "ticket", "--for", "90m", "--comment", "moving disks"
+        *["silence", "--service", "magika-demo", "--severity", "ticket", "--for", "90m", "--comment", "disks"]
     )
     name = made.partition(":")[0]
     line = run_command("silences").splitlines()[1]
     ended = run_command("unsilence", name, later=timedelta(minutes=2))
 
     assert made == (
-        f"{name}: service=magika-demo, severity=ticket is silenced by ann until 04:35 UTC on 20 November: moving disks\n"
+        f"{name}: service=magika-demo, severity=ticket is silenced by ann until 04:35 UTC on 20 November: disks\n"
     )
     assert line.split()[:3] == [name, "active", "2026-11-20"]
     assert ended == f"{name} has ended: notifications for service=magika-demo, severity=ticket resume\n"
@@ -124,14 +124,11 @@ def test_a_silence_is_created_listed_and_ended(run_command: Ask) -> None:
     [
         (("show", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list --all` lists all incidents"),
         (("accept", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list` lists open incidents"),
-        (("ack", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list` lists open incidents"),
-        (("silence",), "a silence needs at least one of service, slo, environment"),
         (("silence", "--service", "x", "--for", "soon"), "--for is 'soon'; write a number and a unit"),
         (("silence", "--service", "x", "--for", "0s"), "which is not after its start; choose a later end"),
         (("silence", "--service", "x", "--for", "1000d"), "--for is '1000d'; the longest silence is 395d"),
         (("silence", "--severity", "loud"), "severity is 'loud'; write page or ticket"),
         (("silence", "--service", "x", "--from", "monday"), "--from is 'monday'; write a time such as"),
-        (("unsilence", "si-1"), "there is no silence 'si-1'; `stagelens alerts silences` lists all silences"),
     ],
 )
 def test_a_mistake_is_reported_with_its_fix(
@@ -157,18 +154,79 @@ def test_a_missing_store_is_not_created(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_channel_is_tested(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    slo_yaml: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "slo.yaml"
-    file.write_text(
-        "slos: [{name: a, service: shop, objective: 0.99, window: 30d}]\nchannels: [{kind: slack, webhook_url_env: NO_SUCH_URL}]\n",
-        encoding="utf-8",
-    )
-    monkeypatch.setenv("STAGELENS_SLO_FILE", str(file))
+    slo_yaml.write_text(f"{EXAMPLE}channels: [{{kind: slack, webhook_url_env: NO_SUCH_URL}}]\n", encoding="utf-8")
+    monkeypatch.setenv("STAGELENS_SLO_FILE", str(slo_yaml))
     tried = main(["alerts", "test", "slack"])
     output = capsys.readouterr().out
     mistaken = main(["alerts", "test", "slac"])
 
     assert (tried, mistaken) == (1, 1)
-    assert output.startswith("failed: NO_SUCH_URL is not set")
+    assert output == "failed: NO_SUCH_URL is not set, so slack cannot send; set it and try again\n"
     assert "has no channel 'slac'; known channels: slack" in capsys.readouterr().err
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Open]:
+    with ExitStack() as stack:
+        yield lambda kind, **more: stack.enter_context(closing(kind(Moods(failing=0.0), **more)))
+
+
+def lines(kind: str, channel: Channel) -> list[str]:
+    return list(check_channel(ChannelEntry(kind, kind, channel)))
+
+
+def test_a_sample_is_opened_and_resolved(receiver: Open) -> None:
+    service = receiver(PagerDutyService)
+    output = lines("pagerduty", PagerDutyChannel("pagerduty", "K" * 32, service.url, 0.0))
+
+    assert output[0].startswith("to pagerduty (pagerduty): stagelens-test: latency SLO burning 6.2")
+    assert output[1:] == [
+        "opened: accepted",
+        "resolved: accepted",
+        "ok: pagerduty accepted both; check how it displays them",
+    ]
+    assert list(service.created.values()) == list(service.resolved.values()) == [1]
+
+
+def test_a_sample_is_one_thread_in_slack(receiver: Open) -> None:
+    workspace = receiver(SlackWorkspace)
+    output = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api", gap_seconds=0.0))
+
+    assert output[1] == f"opened: accepted as {CHANNEL}:1795143840.000000:F000000000"
+    assert [len(workspace.parents), len(workspace.replies)] == [1, 1]
+
+
+def test_a_common_error_is_printed_with_its_fix(receiver: Open) -> None:
+    workspace = receiver(SlackWorkspace)
+    workspace.refuse_once = ["not_in_channel"]
+    output = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api", gap_seconds=0.0))
+
+    assert output[1:] == [
+        "opened: not accepted (would not be retried): Slack responded not_in_channel to chat.postMessage",
+        "failed: The bot is not in the channel: write /invite @<its name> there.",
+    ]
+
+
+def test_a_sample_with_unknown_outcome_is_resolved(receiver: Open) -> None:
+    server = receiver(MailServer, replies={".": ""})
+    output = lines(
+        "email", EmailChannel("email", "127.0.0.1", "a@b.example", ("c@d.example",), security="none", port=server.port)
+    )
+
+    assert [line.partition(":")[0] for line in output[1:]] == ["opened", "resolved", "failed"]
+    assert output[3] == "failed: The receiver sent no response: check there whether the message arrived."
+
+
+def test_a_refused_connection_is_printed_with_a_hint() -> None:
+    nowhere = "http://127.0.0.1:9/x"
+    heartbeat = ChannelEntry("pulse", "heartbeat", None, heartbeat=Heartbeat("pulse", nowhere))
+    message, (title, ping) = lines("slack", SlackWebhook("slack", nowhere)), check_channel(heartbeat)
+
+    assert title == "to pulse (heartbeat): one ping"
+    assert message[-1].startswith("failed: Nothing listens at")
+    assert ping.startswith("failed: Nothing listens at")
