@@ -85,32 +85,72 @@ def world(finding: Finding) -> Simulation:
     return Simulation(finding)
 
 
-def test_an_incident_under_a_silence_is_recorded_and_not_notified(world: Simulation) -> None:
-    opening = world.tick({"shop/p": "page"}, ["shop/p"])
-    record = world.last["shop/p"]
-    over = [world.tick({}, ["shop/p"], seconds=seconds) for seconds in (10, 130)]
+P, Q, A, B, C = "shop/p", "shop/q", "shop/a", "shop/b", "shop/c"
+PAGE: dict[str, Severity] = {P: "page"}
+OPENED, RESOLVED = (P, "opened", True), (P, "resolved", True)
+# Ticks in each: firing causes, silenced causes, the time since the previous tick, and the expected events.
+SCENARIOS: dict[str, list[tuple[dict[str, Severity], list[str], float, list[tuple[str, str, bool]]]]] = {
+    "an ended incident is not notified at the end of the silence": [
+        (PAGE, [P], 10, [(P, "opened", False)]),
+        ({}, [P], 10, []),
+        ({}, [], 10, []),
+        (PAGE, [], 10, [OPENED]),
+    ],
+    "a relapse of an unannounced incident is an opening": [
+        (PAGE, [P], 10, [(P, "opened", False)]),
+        ({}, [], 10, []),
+        ({}, [], 130, [(P, "resolved", False)]),
+        (PAGE, [], 10, [OPENED]),
+    ],
+    "the end is sent to channels notified of the opening": [
+        ({P: "ticket"}, [], 10, [OPENED]),
+        (PAGE, [P], 10, [(P, "muted", False)]),
+        ({}, [P], 10, []),
+        ({}, [P], 130, [RESOLVED]),
+    ],
+    "the end of a silence is in the history": [
+        (PAGE, [], 10, [OPENED]),
+        (PAGE, [P], 10, [(P, "muted", False)]),
+        (PAGE, [], 10, [(P, "unmuted", False)]),
+    ],
+    "incidents are not grouped with a silenced one": [
+        (PAGE, [P], 10, [(P, "opened", False)]),
+        ({P: "page", Q: "page"}, [P], 10, [(Q, "opened", True)]),
+    ],
+    "the next incident of a group is notified when its lead ends": [
+        (PAGE, [], 10, [OPENED]),
+        ({P: "page", Q: "page"}, [], 10, [(P, "updated", True), (Q, "opened", False)]),
+        ({P: "page", Q: "page"}, [], 10, []),
+        ({Q: "page"}, [], 10, []),
+        ({Q: "page"}, [], 130, [RESOLVED, (Q, "opened", True)]),
+    ],
+    "the end of a grouped incident is not notified": [
+        ({P: "page", Q: "ticket"}, [], 10, [OPENED, (Q, "opened", False)]),
+        (PAGE, [], 10, []),
+        (PAGE, [], 130, [(Q, "resolved", False)]),
+    ],
+    "a page is never grouped under a ticket": [
+        ({A: "ticket", B: "ticket"}, [], 10, [(A, "opened", True), (B, "opened", False)]),
+        ({A: "ticket", B: "page"}, [], 10, [(B, "opened", True)]),
+    ],
+    "simultaneous incidents are one message": [
+        ({A: "ticket", B: "page", C: "page"}, [], 10, [(A, "opened", False), (B, "opened", True), (C, "opened", False)])
+    ],
+}
 
-    assert opening == [("shop/p", "opened", False)]
-    assert (record.muted, record.heard) == (DEPLOY, "")
-    assert over == [[], [("shop/p", "resolved", False)]]
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_scenario_has_these_notifications(world: Simulation, scenario: str) -> None:
+    for firing, silenced, seconds, events in SCENARIOS[scenario]:
+        assert world.tick(firing, silenced, seconds=seconds) == events
 
 
-def test_a_firing_incident_is_notified_at_the_end_of_the_silence(world: Simulation) -> None:
-    world.tick({"shop/p": "page"}, ["shop/p"])
-    still = world.tick({"shop/p": "page"})
-    world.tick({})
-    over = world.tick({}, seconds=130)
+def test_a_message_names_the_other_incidents_of_its_group(world: Simulation) -> None:
+    world.tick({A: "ticket", B: "page", C: "page"})
+    together = world.also(B)
+    world.tick({A: "ticket", B: "page", C: "page", P: "page"})
 
-    assert still == [("shop/p", "opened", True)]
-    assert over == [("shop/p", "resolved", True)]
-
-
-def test_an_ended_incident_is_not_notified_at_the_end_of_the_silence(world: Simulation) -> None:
-    world.tick({"shop/p": "page"}, ["shop/p"])
-    world.tick({}, ["shop/p"])
-
-    assert world.tick({}) == []
-    assert world.tick({"shop/p": "page"}) == [("shop/p", "opened", True)]
+    assert (together, world.also(B)) == ([C, A], [C, P, A])
 
 
 def test_an_incident_without_data_is_not_notified_at_the_end_of_the_silence(world: Simulation) -> None:
@@ -118,66 +158,6 @@ def test_an_incident_without_data_is_not_notified_at_the_end_of_the_silence(worl
 
     assert world.tick({}, blind=["shop/p"]) == []
     assert world.last["shop/p"].muted == DEPLOY
-
-
-def test_the_end_is_sent_to_channels_notified_of_the_opening(world: Simulation) -> None:
-    world.tick({"shop/p": "ticket"})
-    silenced = world.tick({"shop/p": "page"}, ["shop/p"])
-    world.tick({}, ["shop/p"])
-    over = world.tick({}, ["shop/p"], seconds=130)
-
-    assert silenced == [("shop/p", "muted", False)]
-    assert over == [("shop/p", "resolved", True)]
-
-
-def test_the_end_of_a_silence_is_in_the_history(world: Simulation) -> None:
-    world.tick({"shop/p": "page"})
-    world.tick({"shop/p": "page"}, ["shop/p"])
-
-    assert world.tick({"shop/p": "page"}) == [("shop/p", "unmuted", False)]
-
-
-def test_a_relapse_of_an_unannounced_incident_is_an_opening(world: Simulation) -> None:
-    world.tick({"shop/p": "page"}, ["shop/p"])
-    world.tick({})
-    world.tick({}, seconds=130)
-
-    assert world.tick({"shop/p": "page"}) == [("shop/p", "opened", True)]
-
-
-def test_incidents_of_one_service_are_grouped(world: Simulation) -> None:
-    world.tick({"shop/p": "page"})
-    joined = world.tick({"shop/p": "page", "shop/ttft": "page"})
-    also = world.also("shop/p")
-    same = world.tick({"shop/p": "page", "shop/ttft": "page"})
-    world.tick({"shop/ttft": "page"})
-    alone = world.tick({"shop/ttft": "page"}, seconds=130)
-
-    assert joined == [("shop/p", "updated", True), ("shop/ttft", "opened", False)]
-    assert also == ["shop/ttft"]
-    assert same == []
-    assert alone == [("shop/p", "resolved", True), ("shop/ttft", "opened", True)]
-
-
-def test_the_end_of_a_grouped_incident_is_not_notified(world: Simulation) -> None:
-    world.tick({"shop/p": "page", "shop/ttft": "ticket"})
-    world.tick({"shop/p": "page"})
-
-    assert world.tick({"shop/p": "page"}, seconds=130) == [("shop/ttft", "resolved", False)]
-
-
-def test_a_page_is_never_grouped_under_a_ticket(world: Simulation) -> None:
-    world.tick({"shop/a": "ticket", "shop/b": "ticket"})
-    urgent = world.tick({"shop/a": "ticket", "shop/b": "page"})
-
-    assert urgent == [("shop/b", "opened", True)]
-
-
-def test_simultaneous_incidents_are_one_message(world: Simulation) -> None:
-    events = world.tick({"shop/a": "ticket", "shop/b": "page", "shop/c": "page"})
-
-    assert [event for event in events if event[2]] == [("shop/b", "opened", True)]
-    assert world.also("shop/b") == ["shop/c", "shop/a"]
 
 
 def test_environments_are_separate_groups(world: Simulation) -> None:
@@ -189,12 +169,6 @@ def test_environments_are_separate_groups(world: Simulation) -> None:
     notified = [turn.notifies for turn in decide_notifications([step for step in steps if step], {}, FLEET, START)]
 
     assert notified == [True, True]
-
-
-def test_incidents_are_not_grouped_with_a_silenced_one(world: Simulation) -> None:
-    world.tick({"shop/p": "page"}, ["shop/p"])
-
-    assert world.tick({"shop/p": "page", "shop/q": "page"}, ["shop/p"]) == [("shop/q", "opened", True)]
 
 
 def test_an_acknowledged_incident_notifies_further_pages_only(world: Simulation) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.store import Store
 from tests.alerts.traffic import NOW
 
-HOUR = timedelta(hours=1)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
 def silence(now: datetime, matchers: dict[str, str], length: timedelta = HOUR) -> Silence:
@@ -51,25 +52,29 @@ def test_the_reason_is_the_silence_that_lasts_longest(finding: Finding) -> None:
     assert not silences.silence_reason(finding, [silence(NOW, {"service": "other"})])
 
 
-def test_a_silence_holds_from_its_start_to_its_end(store: Store) -> None:
+def create(store: Store, start: datetime = NOW, **more: Any) -> Silence:
+    fields = {"matchers": {"service": "x"}, "author": "ann", "starts_at": start, "ends_at": start + HOUR, **more}
     with store.transaction() as connection:
-        made = silences.create_silence(
-            connection, {"service": "x"}, starts_at=NOW + HOUR, ends_at=NOW + 2 * HOUR, author="ann"
-        )
+        return silences.create_silence(connection, **fields)
+
+
+def test_a_silence_holds_from_its_start_to_its_end(store: Store) -> None:
+    made = create(store, NOW + HOUR)
+    with store.transaction() as connection:
         listed = silences.list_silences(connection, NOW)
         holds = [bool(silences.active_silences(connection, NOW + hours * HOUR)) for hours in (0, 1, 2)]
         silences.end_silence(connection, made.id, NOW)
         after = [bool(silences.active_silences(connection, NOW + hours * HOUR)) for hours in (0, 1, 2)]
+
+    with store.transaction() as connection, pytest.raises(IncidentError, match="has ended already"):
+        silences.end_silence(connection, made.id, NOW + MINUTE)
 
     assert listed == [made]
     assert (holds, after) == ([False, True, False], [False] * 3)
 
 
 def test_ended_silences_are_retained_for_395_days(store: Store) -> None:
-    with store.transaction() as connection:
-        silences.create_silence(
-            connection, {"service": "x"}, starts_at=NOW, ends_at=NOW + HOUR, author="ann", comment="why"
-        )
+    create(store)
     counts: list[int] = []
     for days in (394, 396):
         Evaluator(store, "me", lease_seconds=30).tick(Definitions(), NOW + timedelta(days=days))
@@ -80,20 +85,12 @@ def test_ended_silences_are_retained_for_395_days(store: Store) -> None:
 
 
 def test_characters_no_database_stores_are_removed(store: Store) -> None:
-    with store.transaction() as connection:
-        made = silences.create_silence(
-            connection,
-            {"service": "a\0b\ud800"},
-            starts_at=NOW,
-            ends_at=NOW + HOUR,
-            author="\0",
-            comment="x" * 5000,
-        )
+    made = create(store, matchers={"service": "a\0b\ud800"}, author="\0", comment="x" * 5000)
 
     assert "\0" not in made.matchers["service"] + made.author
     assert len(made.comment) == silences.MAX_COMMENT_CHARS
 
 
 def test_an_unknown_matcher_is_refused(store: Store) -> None:
-    with store.transaction() as connection, pytest.raises(IncidentError, match="a silence has no field 'team'"):
-        silences.create_silence(connection, {"team": "x"}, starts_at=NOW, ends_at=NOW + HOUR, author="ann")
+    with pytest.raises(IncidentError, match="a silence has no field 'team'"):
+        create(store, matchers={"team": "x"})

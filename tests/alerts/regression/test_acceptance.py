@@ -11,30 +11,21 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from stagelens.alerts.delivery.message import Finding, LatencyRegression, MissingTraffic
+from stagelens.alerts.delivery.message import Finding, MissingTraffic
 from stagelens.alerts.delivery.message_text import headline, icon, small_print
 from stagelens.alerts.evaluation.alert_rules import Verdict
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.incidents import journal, lifecycle
+from stagelens.alerts.incidents import lifecycle
 from stagelens.alerts.incidents.journal import IncidentError
-from stagelens.alerts.incidents.lifecycle import IncidentRecord
-from stagelens.alerts.incidents.notification_rules import IncidentUpdate, grouped_reason
+from stagelens.alerts.incidents.notification_rules import grouped_reason
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.regression import series
 from stagelens.alerts.regression.acceptance import accept_regression
 from stagelens.alerts.regression.series import AcceptedLevel, cause_of_group
 from stagelens.alerts.schema import incidents, outbox, transitions
 from stagelens.store import Group, Store
-from tests.alerts.simulated_services import (
-    DAY,
-    MINUTE,
-    SLOW,
-    Simulation,
-    Slow,
-    evaluator,
-    messages,
-    watched,
-)
+from tests.alerts.simulated_services import DAY, MINUTE, SLOW, Simulation, Slow, evaluator, messages, watched
+from tests.alerts.stored import REGRESSION, SLOWER, notify_opening
 from tests.alerts.traffic import NOW
 
 pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
@@ -121,20 +112,12 @@ def test_an_accepted_version_pair_is_not_compared_again(history: Path, tmp_path:
 
 
 def opened(store: Store, name: str, finding: Finding, cause: str = "", *, muted: str = "") -> None:
-    at = finding.since
-    kept_as = IncidentRecord(
-        name, cause or f"x:{name}", finding, at, at, at, sequence=1, peak=1.3, heard="" if muted else "open", story=name
-    )
-    turn = IncidentUpdate(replace(kept_as, muted=muted), "opened", notifies=not muted, note=muted)
-    with store.transaction() as connection:
-        journal.write_update(connection, turn, ("slack",), at)
+    notify_opening(store, name, finding, cause or f"x:{name}", muted=muted)
 
 
 @pytest.fixture
 def slower(finding: Finding) -> Finding:
-    shift = LatencyRegression(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0)
-    since = (NOW - timedelta(hours=1)).timestamp()
-    return replace(finding, name="tail", kind="tail", severity="ticket", since=since, burn=None, shift=shift)
+    return replace(finding, **SLOWER, name="tail", severity="ticket", since=(NOW - timedelta(hours=1)).timestamp())
 
 
 def endings(store: Store) -> dict[str, str]:
@@ -153,7 +136,7 @@ def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower
     opened(store, "whole", replace(slower, where=prod), "tail:prod:shop")
     model = replace(slower, where={**prod, "model": "m"})
     opened(store, "model", model, "tail:prod:shop/model/m", muted=grouped_reason("whole", "shop"))
-    version = replace(slower, name="canary", where={**prod, "version": "2"}, shift=replace(_shift(slower), against="1"))
+    version = replace(slower, name="canary", where={**prod, "version": "2"}, shift=replace(REGRESSION, against="1"))
     opened(store, "canary", version, "canary:prod:magika-demo")
     opened(store, "elsewhere", replace(slower, where={"environment": "staging"}), "tail:staging:shop")
     opened(store, "burns", replace(slower, shift=None, burn=None, absence=MissingTraffic(30, 86_400.0, 900.0)))
@@ -171,17 +154,12 @@ def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower
 
 
 def test_a_drift_is_accepted_alone(store: Store, slower: Finding) -> None:
-    opened(store, "drift", replace(slower, name="drift", shift=replace(_shift(slower), weeks=4)), "drift:shop")
+    opened(store, "drift", replace(slower, name="drift", shift=replace(REGRESSION, weeks=4)), "drift:shop")
     opened(store, "whole", slower, "tail:shop", muted=grouped_reason("drift", "shop"))
     accept_regression(store, "drift", "ann", NOW)
 
     assert endings(store) == {"drift": "accepted", "whole": ""}
     assert list(accepted(store)) == ["drift:shop"]
-
-
-def _shift(finding: Finding) -> LatencyRegression:
-    assert finding.shift is not None
-    return finding.shift
 
 
 def test_channels_are_notified_of_an_acceptance_once(store: Store, slower: Finding) -> None:
@@ -206,29 +184,26 @@ def test_a_long_regression_is_accepted_at_its_recent_level(store: Store, slower:
     assert accepted(store) == {"tail:shop": AcceptedLevel(at - 240, at)}
 
 
-def test_accepting_other_incidents_is_refused_with_a_fix(store: Store, finding: Finding) -> None:
+def test_accepting_other_incidents_is_refused_with_a_fix(store: Store, slower: Finding, finding: Finding) -> None:
     opened(store, "burns", finding)
     opened(store, "silent", replace(finding, burn=None, absence=MissingTraffic(30, 86_400.0, 900.0)))
+    opened(store, "ended", slower)
+    with store.transaction() as connection:
+        ended = lifecycle.get_incident(connection, "ended")
+        assert ended is not None
+        lifecycle.save_incident(connection, replace(ended, resolved_at=NOW.timestamp(), ending="recovered"))
     before = endings(store)
-    with pytest.raises(IncidentError, match=r"the objective magika-latency, .*; change the objective or threshold"):
-        accept_regression(store, "burns", "ann", NOW)
-    with pytest.raises(IncidentError, match=r"missing traffic; .*; silence it \(`stagelens alerts silence "):
-        accept_regression(store, "silent", "ann", NOW)
+    for name, error in (
+        ("burns", r"the objective magika-latency, .*; change the objective or threshold"),
+        ("silent", r"missing traffic; .*; silence it \(`stagelens alerts silence "),
+        ("ended", r"ended was resolved at 03:04 UTC on 20 November; it cannot be accepted"),
+        ("sl-2", "there is no incident 'sl-2'"),
+    ):
+        with pytest.raises(IncidentError, match=error):
+            accept_regression(store, name, "ann", NOW)
 
     assert endings(store) == before
     assert accepted(store) == {}
-
-
-def test_accepting_a_resolved_or_unknown_incident_is_an_error(store: Store, slower: Finding) -> None:
-    opened(store, "sl-1", slower)
-    with store.transaction() as connection:
-        found = lifecycle.get_incident(connection, "sl-1")
-        assert found is not None
-        lifecycle.save_incident(connection, replace(found, resolved_at=NOW.timestamp(), ending="recovered"))
-    with pytest.raises(IncidentError, match=r"sl-1 was resolved at 03:04 UTC on 20 November; it cannot be accepted"):
-        accept_regression(store, "sl-1", "ann", NOW)
-    with pytest.raises(IncidentError, match="there is no incident 'sl-2'"):
-        accept_regression(store, "sl-2", "ann", NOW)
 
 
 def test_an_acceptance_during_an_evaluation_persists(store: Store, slower: Finding) -> None:

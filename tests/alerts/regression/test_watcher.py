@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, select
+from sqlalchemy import insert, select
 
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.delivery.message_text import headline, impact_text
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents.lifecycle import IncidentRecord, find_open_incidents, save_incident
 from stagelens.alerts.incidents.silences import create_silence
-from stagelens.alerts.objectives import slo_file
-from stagelens.alerts.objectives.slo_file import EXAMPLE
+from stagelens.alerts.objectives.slo_file import EXAMPLE, WatchedServices
 from stagelens.alerts.regression import series as state_store
 from stagelens.alerts.regression.findings import same_hours_before
 from stagelens.alerts.regression.series import AcceptedLevel, LearntBaseline, WatchedSeries, make_cause
@@ -28,6 +27,8 @@ from stagelens.analysis.regression.scoring import AlarmState, Reference
 from stagelens.analysis.regression.stage_attribution import StageBaseline
 from stagelens.analysis.regression.statistic import ExpectationModel, Row
 from stagelens.store import Batch, Group, RetainedTrace, Series, Store
+from tests.alerts.conftest import ReadSlos
+from tests.alerts.killed_writes import Killed, killed_at
 from tests.alerts.simulated_services import (
     DAY,
     MINUTE,
@@ -46,30 +47,14 @@ from tests.alerts.simulated_services import (
 )
 
 
-class Killed(BaseException):
-    """Simulated kill of the process."""
-
-
 @pytest.fixture
 def world(history: Path, tmp_path: Path) -> Iterator[Simulation]:
     with watched(history, tmp_path / "stagelens.db") as found:
         yield found
 
 
-def killed(store: Store, write: int) -> Callable[[], None]:
-    seen = [0]
-
-    def on_statement(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        if re.match(r"\s*(INSERT|UPDATE|DELETE)\b.*\b(tail_|incident|outbox)", statement, re.DOTALL):
-            seen[0] += 1
-            if seen[0] == write:
-                raise Killed
-
-    event.listen(store.engine, "before_cursor_execute", on_statement)
-    return lambda: event.remove(store.engine, "before_cursor_execute", on_statement)
-
-
 def test_a_slower_stage_and_its_end_are_notified_once(world: Simulation) -> None:
+    world.service.profiled = True
     world.run(60)
     quiet, began = list(world.events), world.at
     world.run(30, SLOW)
@@ -87,24 +72,24 @@ def test_a_slower_stage_and_its_end_are_notified_once(world: Simulation) -> None
     assert finding.blamed.stage == "preprocess"
     assert finding.link.startswith("http://127.0.0.1:8600/s/shop?p=")
     assert headline(opened).startswith("shop: p")
-    assert "preprocess grew +" in headline(opened)
+    assert re.search(r"preprocess grew \+[\d.]+ ms at p\d+, \d+ % in resize \(serve.py:41\)$", headline(opened))
+    assert finding.functions[0].before_ms == 0
     assert "is likely, based on" in impact_text(finding)
     assert headline(resolved).startswith("shop: p")
     assert headline(resolved).split(" — ")[0].endswith("recovered") or " recovered after " in headline(resolved)
 
 
-def test_the_function_of_a_slower_stage_is_named(world: Simulation) -> None:
-    world.service.profiled = True
-    world.run(35)
-    world.run(45, SLOW)
-    opened = messages(world.store)[0]
-
-    assert re.search(r"preprocess grew \+[\d.]+ ms at p\d+, \d+ % in resize \(serve.py:41\)$", headline(opened))
-    assert opened.finding.functions[0].before_ms == 0
+def references(store: Store) -> list[Any]:
+    with store.engine.connect() as connection:
+        return [*connection.execute(select(tail_references).order_by(tail_references.c.cause))]
 
 
 def test_a_regression_that_ended_in_a_gap_is_not_notified(world: Simulation) -> None:
+    before = references(world.store)
     world.run(3)
+    world.restart()
+    assert [row.cause for row in before] == ["tail:shop"]
+    assert references(world.store) == before
     world.write(60, SLOW)
     world.write(180)
     world.restart()
@@ -112,14 +97,22 @@ def test_a_regression_that_ended_in_a_gap_is_not_notified(world: Simulation) -> 
     assert world.events == []
 
 
-def test_a_release_that_slows_a_stage_is_named(world: Simulation) -> None:
+def test_a_release_that_slows_a_stage_is_named_with_a_slow_request(world: Simulation) -> None:
     world.run(35)
     world.service.version = "2"
-    world.run(45, SLOW)
-    headlines = [headline(message) for message in messages(world.store)]
+    world.run(8, SLOW)
+    series, stages = Series("shop", "2", status="ok"), {"preprocess": 80_000_000, "forward": 10_000_000}
+    started = round((world.at - 5 * MINUTE).timestamp() * 1e9)
+    trace = RetainedTrace("a" * 32, "b" * 16, series, started, 90_000_000, "slow", "preprocess", stages)
+    world.store.write([Batch("kept", [], [trace], 0, "test")])
+    world.run(37, SLOW)
+    (message,) = messages(world.store)
+    (request,) = message.finding.exemplars
 
     assert world.events == ["opened"]
-    assert headlines[0].endswith("since version 2")
+    assert headline(message).endswith("since version 2")
+    assert (request.stage, request.seconds) == ("preprocess", 0.09)
+    assert request.link.endswith(f"/traces/{'a' * 32}-{'b' * 16}")
 
 
 def mixed(world: Simulation, slower: Slower) -> None:
@@ -133,10 +126,8 @@ def mixed(world: Simulation, slower: Slower) -> None:
 def test_different_traffic_is_no_regression(world: Simulation) -> None:
     mixed(world, ())
     world.run(100)
-    with world.store.engine.connect() as connection:
-        learnt = connection.execute(select(tail_references.c.cause).order_by(tail_references.c.cause)).scalars().all()
 
-    assert learnt == ["tail:shop", "tail:shop/route//fast"]
+    assert [row.cause for row in references(world.store)] == ["tail:shop", "tail:shop/route//fast"]
     assert world.events == []
 
 
@@ -145,7 +136,7 @@ def test_a_slow_host_must_last(world: Simulation, monkeypatch: pytest.MonkeyPatc
 
     The other service needs no SLO.
     """
-    only = replace(WATCHED, regressions=slo_file.WatchedServices(only=frozenset({"shop"})))
+    only = replace(WATCHED, regressions=WatchedServices(only=frozenset({"shop"})))
     monkeypatch.setattr("tests.alerts.simulated_services.WATCHED", only)
     world.service.host = "node-1"
     world.beside.append((Service("search", host="node-1"), ()))
@@ -170,19 +161,6 @@ def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
     assert findings[0].shift is not None
     assert findings[0].shift.mix.startswith("route /slow has ")
     assert "with the same mix the change is " in findings[0].shift.mix
-
-
-def test_slow_requests_are_shown(world: Simulation) -> None:
-    world.run(8, SLOW)
-    series, stages = Series("shop", "1", "", "", "", "", "", "ok"), {"preprocess": 80_000_000, "forward": 10_000_000}
-    started = round((world.at - 5 * MINUTE).timestamp() * 1e9)
-    trace = RetainedTrace("a" * 32, "b" * 16, series, started, 90_000_000, "slow", "preprocess", stages)
-    world.store.write([Batch("kept", [], [trace], 0, "test")])
-    world.run(15, SLOW)
-    found = messages(world.store)[0].finding
-
-    assert [(each.stage, each.seconds) for each in found.exemplars] == [("preprocess", 0.09)]
-    assert found.exemplars[0].link.endswith(f"/traces/{'a' * 32}-{'b' * 16}")
 
 
 def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
@@ -233,12 +211,11 @@ def test_a_process_killed_while_firing_notifies_once(world: Simulation) -> None:
     world.run(24, SLOW)
     deaths = 0
     for number in range(1, 13):
-        over = killed(world.store, number)
-        try:
-            world.run(1, SLOW)
-        except Killed:
-            deaths += 1
-        over()
+        with killed_at(world.store, number, r"\b(tail_|incident|outbox)"):
+            try:
+                world.run(1, SLOW)
+            except Killed:
+                deaths += 1
         world.restart()
     transitions = [message.transition for message in messages(world.store)]
 
@@ -281,76 +258,22 @@ def test_a_service_younger_than_a_day_has_no_findings(open_store: Callable[..., 
     world = Simulation(store, evaluator(store), clock)
     world.write(120)
     world.run(30, (Slow("preprocess", 8.0),))
-    with store.engine.connect() as connection:
-        learnt = connection.execute(select(tail_references)).all()
 
-    assert (world.events, learnt) == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("text", "services"),
-    [
-        ("", {"checkout"}),
-        ("regressions: on", {"checkout", "shop"}),
-        ("regressions: off", set[str]()),
-        ("regressions:\n  ignore: [shop]", {"checkout"}),
-    ],
-)
-def test_services_with_an_slo_are_watched_unless_the_file_says_else(
-    tmp_path: Path, text: str, services: set[str]
-) -> None:
-    path = tmp_path / "slo.yaml"
-    path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
-    found = slo_file.read_slo_file(path, {}).regressions
-
-    assert {name for name in ("checkout", "shop") if found is not None and found.watches(name)} == services
+    assert (world.events, references(store)) == ([], [])
 
 
 @pytest.mark.parametrize("text", ["", "regressions: off", "regressions:\n  ignore: [shop, other]"])
-def test_an_ignored_service_is_not_monitored(world: Simulation, tmp_path: Path, text: str) -> None:
-    path = tmp_path / "slo.yaml"
-    path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
-    found = slo_file.read_slo_file(path, {})
+def test_an_ignored_service_is_not_monitored(world: Simulation, read_slos: ReadSlos, text: str) -> None:
+    found = read_slos(f"{EXAMPLE}{text}\n")
     named = {cause for cause, one in RegressionRule(world.store)(found, world.at, {}) if one() is None}
 
     assert found.regressions is None or not found.regressions.watches("shop")
     assert named <= {"tail:"}
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("regressions: never", "regressions is 'never'; write on, off, or `ignore: [checkout]` below it"),
-        ("regressions: {ignored: [shop]}", "regressions.ignored is not known; did you mean ignore?"),
-    ],
-)
-def test_an_invalid_setting_is_reported_with_its_fix(tmp_path: Path, text: str, problem: str) -> None:
-    path = tmp_path / "slo.yaml"
-    path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
-
-    with pytest.raises(slo_file.SloFileError, match=re.escape(problem)):
-        slo_file.read_slo_file(path, {})
-
-
-def test_stored_baselines_are_used_after_a_restart(world: Simulation) -> None:
-    with world.store.engine.connect() as connection:
-        before = connection.execute(select(tail_references)).all()
-    world.run(2)
-    world.restart()
-    with world.store.engine.connect() as connection:
-        after = connection.execute(select(tail_references)).all()
-
-    assert [row.cause for row in before] == ["tail:shop"]
-    assert after == before
-
-
 def test_stored_state_round_trips_and_never_becomes_older(store: Store) -> None:
     reference = Reference(
-        5,
-        (Row("", 0.99, 3, 1.0, 0.01, 0.4),),
-        ExpectationModel((5,), (0.0, 1.0, 2.0), ((0.5,),), ((0.1,),)),
-        (),
-        (),
+        5, (Row("", 0.99, 3, 1.0, 0.01, 0.4),), ExpectationModel((5,), (0.0, 1.0, 2.0), ((0.5,),), ((0.1,),)), (), ()
     )
     learnt = LearntBaseline(5, reference, StageBaseline(("forward",), ((0.02,),), (0.001,)))
     with store.transaction() as connection:
