@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 
@@ -47,13 +47,6 @@ class Failures:
     error: FailureShare | None = None
     route: FailureShare | None = None
     dependency: FailureShare | None = None
-
-
-def failures_from_json(raw: Mapping[str, Any] | None) -> Failures | None:
-    if raw is None:
-        return None
-    shares = {name: raw[name] and FailureShare(**raw[name]) for name in ("error", "route", "dependency")}
-    return Failures(raw["failed"], raw["bad"], raw["requests"], **shares)
 
 
 @dataclass(frozen=True, slots=True)

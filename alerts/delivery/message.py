@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from ...analysis.comparison import StageGrowth, dominant_growth
 from ...analysis.policies import Severity
 from ...analysis.profile import FunctionGrowth
-from ...questions.changed import CauseKind, Failures, failures_from_json
+from ...questions.changed import CauseKind, Failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,36 +197,12 @@ class Finding:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Finding:
-        trend = raw["course"]
-        parts: dict[str, Any] = {
-            "burn": raw["burn"] and Burn(**raw["burn"]),
-            "shift": raw["shift"] and LatencyRegression(**raw["shift"]),
-            "growth": tuple(StageGrowth(**row) for row in raw["growth"]),
-            "exemplars": tuple(Exemplar(**row) for row in raw["exemplars"]),
-            "overruns": tuple(BudgetOverrun(**row) for row in raw["overruns"]),
-            "course": trend and Trend(tuple(trend["values"]), trend["step_seconds"], trend["start"]),
-            "absence": raw["absence"] and MissingTraffic(**raw["absence"]),
-            "between": raw["between"] and tuple(raw["between"]),
-            "functions": tuple(FunctionGrowth(**row) for row in raw["functions"]),
-            "shared": tuple(SharedAttribute(**row) for row in raw["shared"]),
-            # Version 0.2.0 has no failures.
-            "failures": failures_from_json(raw.get("failures")),
-        }
-        return cls(**{**raw, **parts})
+        return _FINDING.validate_python(raw)
 
 
-_OF_ALL_CHANNELS = [
-    "incident",
-    "sequence",
-    "transition",
-    "at",
-    "opened_at",
-    "finding",
-    "ending",
-    "acked_by",
-    "also",
-    "note",
-]
+_FINDING = TypeAdapter(Finding)
+# Fields that differ between channels and attempts.
+_OF_ONE_DELIVERY = ("first", "repeat", "reference", "chart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +229,11 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """Return the message as a JSON object, without the fields that differ between channels and attempts."""
-        same = {key: getattr(self, key) for key in _OF_ALL_CHANNELS}
-        return same | {"finding": self.finding.to_json(), "also": list(self.also)}
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in _OF_ONE_DELIVERY}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Message:
-        parts: dict[str, Any] = {"finding": Finding.from_json(raw["finding"]), "also": tuple(raw["also"])}
-        return cls(**{**raw, **parts})
+        return _MESSAGE.validate_python(raw)
 
     @property
     def key(self) -> str:
@@ -266,3 +242,6 @@ class Message:
     @property
     def resolved(self) -> bool:
         return self.transition == "resolved"
+
+
+_MESSAGE = TypeAdapter(Message)
