@@ -36,7 +36,7 @@ from .delivery import outbox
 from .delivery.channels import ChannelEntry
 from .delivery.channels.heartbeat import EVALUATED_LEASE, HeartbeatPinger
 from .delivery.channels.pagerduty import PagerDutyChannel, ReleaseAnnouncer
-from .delivery.outbox import LEASE_SECONDS, AlertsThread, DeliveryWorker
+from .delivery.outbox import AlertsThread, DeliveryWorker
 from .evaluation.evaluator import ClockError, Evaluator
 from .objectives.slo_file import Definitions, LiveSloFile, unwatched_line
 from .reader import AlertsReader
@@ -48,43 +48,6 @@ log = logging.getLogger(__name__)
 Probe = Callable[[], tuple[bool, str]]
 _PREFIX = "stagelens_alerts_"
 _SEVERITIES = ("page", "ticket")
-
-
-class Probes:
-    def __init__(
-        self,
-        store: Store,
-        holder: str,
-        threads: Callable[[], Iterable[threading.Thread]],
-        trouble: Callable[[], str],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._holder = holder
-        self._threads = threads
-        self._trouble = trouble
-        self._clock = clock
-        self.by_path: dict[str, Probe] = {"/livez": self._livez, "/readyz": self._readyz}
-
-    def _livez(self) -> tuple[bool, str]:
-        ended = [thread.name for thread in self._threads() if thread.ident is not None and not thread.is_alive()]
-        if ended:
-            return False, f"threads stopped: {', '.join(ended)}; see the log and restart the alerts"
-        return True, "ok"
-
-    def _readyz(self) -> tuple[bool, str]:
-        lives, text = self._livez()
-        if not lives:
-            return False, text
-        if trouble := self._trouble():
-            return False, f"{trouble}; see the log of the alerts"
-        try:
-            with self._store.engine.connect() as connection:
-                holder = lease.holder_of(connection, schema.EVALUATION_LEASE, self._clock())
-        except SQLAlchemyError as error:
-            log.warning("alerts: not ready, the store cannot be read: %s", error)
-            return False, "the store cannot be read; see the log of the alerts"
-        return True, "ok" if holder in (None, self._holder) else "ok; standing by, another process evaluates"
 
 
 class AlertMetrics(Collector):
@@ -191,12 +154,7 @@ _MIN_LEASE_SECONDS = 30.0
 
 class Alerts:
     def __init__(
-        self,
-        config: AlertsConfig,
-        store: Store,
-        *,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        delivery_lease_seconds: float = LEASE_SECONDS,
+        self, config: AlertsConfig, store: Store, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self.file = LiveSloFile(config.slo_file, config.env)
         self.reader = AlertsReader(store, self.file)
@@ -204,7 +162,6 @@ class Alerts:
         self._config = config
         self._store = store
         self._clock = clock
-        self._delivery_lease_seconds = delivery_lease_seconds
         self.holder = lease.new_holder()
         self._lease_seconds = max(_MISSED_TICKS * config.interval.total_seconds(), _MIN_LEASE_SECONDS)
         rules = [RegressionRule(store), DriftRule(store)]
@@ -219,10 +176,8 @@ class Alerts:
     def start(self) -> None:
         """Start the evaluation thread and, if configured, the metrics server; log a warning if no SLO is in force."""
         if self._config.metrics_port is not None:
-            probes = Probes(self._store, self.holder, self._running, self._evaluation_error)
-            self._exposition = Exposition(
-                self.metrics, self._config.metrics_host, self._config.metrics_port, probes.by_path
-            )
+            probes = {"/livez": self._livez, "/readyz": self._readyz}
+            self._exposition = Exposition(self.metrics, self._config.metrics_host, self._config.metrics_port, probes)
         self.file.refresh(self._clock())
         if not self.file.errors and (trouble := unwatched_line(self.file)):
             log.warning("alerts: %s", trouble)
@@ -287,8 +242,7 @@ class Alerts:
     def _start_threads(self, entry: ChannelEntry) -> list[AlertsThread]:
         loops: list[AlertsThread] = []
         if entry.channel is not None:
-            lease_seconds = self._delivery_lease_seconds
-            loops.append(DeliveryWorker(self._store, entry.channel, self.holder, lease_seconds=lease_seconds))
+            loops.append(DeliveryWorker(self._store, entry.channel, self.holder))
         if isinstance(entry.channel, PagerDutyChannel):
             loops.append(ReleaseAnnouncer(self._store, entry.channel, self._watched_services))
         if entry.heartbeat is not None:
@@ -319,6 +273,26 @@ class Alerts:
         if self._stopping.is_set():
             return []
         return [self._thread, *(loop.thread for _, loops in list(self._channel_threads.values()) for loop in loops)]
+
+    def _livez(self) -> tuple[bool, str]:
+        ended = [thread.name for thread in self._running() if thread.ident is not None and not thread.is_alive()]
+        if ended:
+            return False, f"threads stopped: {', '.join(ended)}; see the log and restart the alerts"
+        return True, "ok"
+
+    def _readyz(self) -> tuple[bool, str]:
+        lives, text = self._livez()
+        if not lives:
+            return False, text
+        if trouble := self._evaluation_error():
+            return False, f"{trouble}; see the log of the alerts"
+        try:
+            with self._store.engine.connect() as connection:
+                holder = lease.holder_of(connection, schema.EVALUATION_LEASE, time.time())
+        except SQLAlchemyError as error:
+            log.warning("alerts: not ready, the store cannot be read: %s", error)
+            return False, "the store cannot be read; see the log of the alerts"
+        return True, "ok" if holder in (None, self.holder) else "ok; standing by, another process evaluates"
 
     def _run(self) -> None:
         while not self._stopping.is_set():
