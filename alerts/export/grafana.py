@@ -11,16 +11,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ...core.names import AGENT_COST, FIRST_TOKEN, OUTPUT_TOKEN, REQUEST_DURATION, STAGE_DURATION, SUSPECT_REPORT
-from .rules import ALERT, BURN, METRIC_NAMES, HistogramExpressions
+from .rules import METRIC_NAMES, HistogramExpressions
 
 # Grafana variable for a range of at least four scrapes.
 _WINDOW = "$__rate_interval"
 _CHOSEN = 'service_name=~"$service"'
 SCHEMA_VERSION = 39
 _COLUMNS, _HEIGHT = 24, 8
+# Panels whose expressions do not depend on the kind of the histograms, by row.
+_FIXED_PANELS = Path(__file__).parent / "panels.yaml"
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -35,12 +40,14 @@ class Panel:
 
 
 def panel_rows(histograms: HistogramExpressions) -> dict[str, Sequence[Panel]]:
+    written: dict[str, list[dict[str, Any]]] = yaml.safe_load(_FIXED_PANELS.read_text(encoding="utf-8"))
+    fixed = {row: [Panel(**panel) for panel in panels] for row, panels in written.items()}
     return {
         "Requests": _requests(histograms),
         "Where the time goes": _stages(histograms),
         "Tokens": _tokens(histograms),
-        "Objectives": _OBJECTIVES,
-        "Stagelens itself": [*_ITSELF, _recording(histograms), _suspects(histograms)],
+        "Objectives": fixed["Objectives"],
+        "Stagelens itself": [*fixed["Stagelens itself"], _recording(histograms), _suspects(histograms)],
     }
 
 
@@ -141,88 +148,6 @@ def _quantiles(histograms: HistogramExpressions, source: str, *quantiles: float)
         f"p{100 * quantile:g}": histograms.quantile(quantile, METRIC_NAMES[source], _CHOSEN, _WINDOW)
         for quantile in quantiles
     }
-
-
-_OBJECTIVES = (
-    Panel(
-        "Burn rate over an hour",
-        "1 spends the whole error budget by the end of its window. From `stagelens export rules`.",
-        {"{{slo}}": f"{BURN}1h{{{_CHOSEN}}}"},
-    ),
-    Panel(
-        "Firing",
-        "Alerts of `stagelens export rules` that fire.",
-        {
-            "{{severity}} {{slo}}": "count by (slo, severity) "
-            f'(ALERTS{{alertname="{ALERT}",alertstate="firing",{_CHOSEN}}})'
-        },
-    ),
-)
-_ITSELF = (
-    Panel(
-        "Healthy",
-        "1 while a collector can commit and maintain its store.",
-        {"{{instance}}": "stagelens_collector_healthy"},
-        width=6,
-    ),
-    Panel(
-        "Exports refused",
-        "Per second, by signal and response code.",
-        {
-            "{{signal}} {{code}}": "sum by (signal, code) "
-            f'(rate(stagelens_collector_requests_total{{code!~"2.."}}[{_WINDOW}]))'
-        },
-        "reqps",
-        width=6,
-    ),
-    Panel(
-        "Commits, p99",
-        "Duration of a transaction; senders wait for it.",
-        {
-            "{{instance}}": "histogram_quantile(0.99, sum by (le, instance) "
-            f"(rate(stagelens_collector_commit_seconds_bucket[{_WINDOW}])))"
-        },
-        "s",
-        width=6,
-    ),
-    Panel(
-        "Store",
-        "Size and budget of the store.",
-        {"used": "max(stagelens_collector_store_bytes)", "budget": "max(stagelens_collector_store_budget_bytes) > 0"},
-        "bytes",
-        width=6,
-    ),
-    Panel(
-        "Waiting",
-        "Received data that is not stored yet.",
-        {"batches": "sum(stagelens_collector_queue_bytes)", "spans": "max(stagelens_collector_spans_waiting_bytes)"},
-        "bytes",
-        width=6,
-    ),
-    Panel(
-        "Lost by agents",
-        "Requests per second that agents could not count.",
-        {"requests": f"sum(rate(stagelens_collector_agent_dropped_requests_total[{_WINDOW}]))"},
-        "reqps",
-        width=6,
-    ),
-    Panel(
-        "Alerts",
-        "Age of the oldest undelivered page, and time since the last evaluation.",
-        {
-            "oldest page": "max(stagelens_alerts_oldest_page_wait_seconds)",
-            "last evaluation": "time() - (max(stagelens_alerts_last_evaluation_timestamp_seconds) > 0)",
-        },
-        "s",
-        width=6,
-    ),
-    Panel(
-        "Latency histograms",
-        "Series on /metrics and their limit; above it, the rest is aggregated.",
-        {"used": "max(stagelens_collector_histograms)", "limit": "max(stagelens_collector_histograms_limit)"},
-        width=6,
-    ),
-)
 
 
 def write_dashboard(histograms: HistogramExpressions) -> str:
