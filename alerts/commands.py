@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -259,9 +259,7 @@ def _parse_time(text: str) -> datetime:
 DAY_SECONDS = 86_400.0
 
 
-def check_channel(
-    entry: ChannelEntry, *, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[str]:
+def check_channel(entry: ChannelEntry) -> Iterator[str]:
     """Send a sample incident to *entry* and yield the responses and hints, line by line.
 
     The last line begins with `ok` if everything was accepted, else with `failed`.
@@ -273,7 +271,7 @@ def check_channel(
         yield from _check_heartbeat(entry, entry.heartbeat)
         return
     if entry.channel is not None:
-        yield from _send_opened_and_resolved(entry, entry.channel, clock, sleep)
+        yield from _send_opened_and_resolved(entry, entry.channel)
 
 
 def sample_message(now: float) -> Message:
@@ -303,10 +301,8 @@ def sample_message(now: float) -> Message:
     return Message(f"sl-test-{secrets.token_hex(6)}", 1, "opened", now, now, finding)
 
 
-def _send_opened_and_resolved(
-    entry: ChannelEntry, channel: Channel, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> Iterator[str]:
-    opened = sample_message(clock())
+def _send_opened_and_resolved(entry: ChannelEntry, channel: Channel) -> Iterator[str]:
+    opened = sample_message(time.time())
     yield f"to {entry.name} ({entry.kind}): {headline(opened)}"
     reference, trouble = _try_send(channel, opened)
     yield f"opened: {_describe_outcome(reference, trouble)}"
@@ -314,8 +310,8 @@ def _send_opened_and_resolved(
         yield _describe_failure(entry, trouble)
         return
     # An incident that may be open is resolved in any case.
-    sleep(channel.gap_seconds)
-    over = replace(opened, sequence=2, transition="resolved", at=clock(), ending="recovered", first=False)
+    time.sleep(channel.gap_seconds)
+    over = replace(opened, sequence=2, transition="resolved", at=time.time(), ending="recovered", first=False)
     again, worse = _try_send(channel, replace(over, reference=reference))
     yield f"resolved: {_describe_outcome(again, worse)}"
     trouble = trouble or worse

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, select
 
 from ..analysis.comparison import StageGrowth, dominant_growth
-from ..analysis.policies import BurnRatePolicy, Severity, default_burn_rate_policy
+from ..analysis.policies import Severity, default_burn_rate_policy
 from ..analysis.profile import FunctionGrowth
 from ..analysis.slo_status import URGENCY
 from ..questions.changed import CauseKind, Failures
@@ -131,9 +131,9 @@ def group_incidents(incidents: Sequence[Incident]) -> list[IncidentGroup]:
 
 
 class AlertsReader:
-    def __init__(self, store: Store, file: LiveSloFile, policy: BurnRatePolicy | None = None) -> None:
+    def __init__(self, store: Store, file: LiveSloFile) -> None:
         self._store = store
-        self._policy = policy or default_burn_rate_policy()
+        self._policy = default_burn_rate_policy()
         self.file = file
 
     def slos(self, now: datetime | None = None) -> list[SloStatus]:

@@ -17,7 +17,6 @@ from .. import formatting
 from ..formatting import sparkline
 from .message import Burn, Exemplar, Finding, LatencyRegression, Message, MissingTraffic, SharedAttribute, Trend
 
-TRAFFIC_SUBJECT, TRAFFIC_STOPPED, TRAFFIC_WAS_GONE = "traffic", "stopped", "was missing"
 # Onsets are accurate to about a minute; larger errors are shown. [seconds]
 _SURE_SECONDS = 120
 _ICONS = {"page": "🔴", "ticket": "🟠"}
@@ -25,7 +24,8 @@ _ICONS = {"page": "🔴", "ticket": "🟠"}
 _PEAK_WINDOW = "in the short window of its rule"
 # A share up to this value counts as all of the excess.
 _ALL = 1.05
-# Smaller shares of the excess are noise. [ratio]
+# Maximum number of stages in a table; smaller shares of the excess are noise. [ratio]
+_MAX_ROWS = 5
 _MIN_ROW = 0.01
 _UNKNOWN_ENDINGS = {"no_data": "no more data", "removed": "its SLO was removed"}
 
@@ -148,12 +148,6 @@ def format_recent(seconds: float) -> str:
     return f"last {formatting.duration(timedelta(seconds=seconds)).removeprefix('1 ')}"
 
 
-def burn_rate_fact(burn: Burn, *, over: bool) -> tuple[str, str]:
-    if over:
-        return "Highest burn rate", f"{formatting.times(burn.rate)} {_PEAK_WINDOW}"
-    return "Burn rate", f"{_burn_size(burn)} (alerts from {formatting.times(burn.threshold)})"
-
-
 def _burn_size(burn: Burn) -> str:
     return f"{formatting.times(burn.rate)} in {format_seconds(burn.short_seconds)}"
 
@@ -183,10 +177,6 @@ def _kind_text(kind: str) -> _KindText:
     return _KIND_TEXTS.get(kind, _KIND_TEXTS["latency"])
 
 
-def absence_cause(absence: MissingTraffic) -> str:
-    return f"no request in {format_seconds(absence.window_seconds)}"
-
-
 def absence_impact(absence: MissingTraffic) -> str:
     """Return the impact of missing traffic as a sentence, with the usual number of requests.
 
@@ -196,11 +186,6 @@ def absence_impact(absence: MissingTraffic) -> str:
     missed, before = format_seconds(absence.window_seconds), format_seconds(absence.before_seconds)
     there = f"{formatting.count(absence.usual)} arrived in the same period {before} before"
     return f"No request in {missed}; {there}. Other objectives of the service cannot be evaluated."
-
-
-def usual_traffic(absence: MissingTraffic) -> tuple[str, str]:
-    """Return the usual number of requests as a pair of name and value."""
-    return "Baseline", f"{formatting.count(absence.usual)} requests in {format_seconds(absence.window_seconds)}"
 
 
 def format_seconds(seconds: float) -> str:
@@ -253,7 +238,7 @@ def cause_text(message: Message) -> str:
     """Return the cause as a clause that claims only measured facts."""
     finding, over = message.finding, message.resolved and message.ending != "accepted"
     if finding.absence is not None:
-        return absence_cause(finding.absence)
+        return f"no request in {format_seconds(finding.absence.window_seconds)}"
     if is_silent(message) and finding.silent_since is not None:
         return (
             f"no request since {formatting.moment_of(finding.silent_since)}; before, {_known_cause(finding, over=True)}"
@@ -334,7 +319,7 @@ def impact_text(finding: Finding) -> str:
 
 def worst_impact(finding: Finding, peak: float) -> str:
     if finding.absence is not None:
-        return f"{TRAFFIC_SUBJECT} {TRAFFIC_WAS_GONE}"
+        return "traffic was missing"
     if finding.burn is not None:
         return f"burned at up to {formatting.times(peak)} {_PEAK_WINDOW}"
     shift = _regression(finding)
@@ -353,10 +338,15 @@ def message_facts(message: Message) -> list[tuple[str, str]]:
     """Return the key numbers of a message as pairs of name and value."""
     finding, over = message.finding, message.resolved
     if finding.absence is not None:
-        return [usual_traffic(finding.absence), _time_fact(message)]
+        window = format_seconds(finding.absence.window_seconds)
+        return [("Baseline", f"{formatting.count(finding.absence.usual)} requests in {window}"), _time_fact(message)]
     if finding.burn is not None:
         left = budget_facts(finding.burn, finding.kind, over=over or is_silent(message))
-        rate = ("Burn rate", "no data") if is_silent(message) else burn_rate_fact(finding.burn, over=over)
+        rate = ("Burn rate", f"{_burn_size(finding.burn)} (alerts from {formatting.times(finding.burn.threshold)})")
+        if is_silent(message):
+            rate = "Burn rate", "no data"
+        elif over:
+            rate = "Highest burn rate", f"{formatting.times(finding.burn.rate)} {_PEAK_WINDOW}"
         facts = [rate, _time_fact(message), *left]
     else:
         facts = [*regression_facts(_regression(finding)), _time_fact(message)]
@@ -383,11 +373,11 @@ def shared_text(shared: SharedAttribute) -> str:
     return f"{shared.label} ({slow} of slow requests, {every} of all)"
 
 
-def stage_table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str]]:
-    """Return the first of at most *limit* stages, and those with 1 % of the excess or more, as rows of stage, growth and share."""
+def stage_table(finding: Finding) -> list[tuple[str, str, str]]:
+    """Return the first of at most five stages, and those with 1 % of the excess or more, as rows of stage, growth and share."""
     return [
         (stages.label(row.stage), formatting.latency(row.seconds, signed=True), formatting.share_text(row.share))
-        for row in finding.growth[:limit]
+        for row in finding.growth[:_MAX_ROWS]
         if row.share >= _MIN_ROW or row is finding.growth[0]
     ]
 
@@ -481,7 +471,7 @@ def _trend_text(finding: Finding, trend: Trend, highest: float) -> str:
 
 def _subject_of(finding: Finding) -> str:
     if finding.absence is not None:
-        return TRAFFIC_SUBJECT
+        return "traffic"
     return (
         burn_subject(finding.kind, _stage_of(finding))
         if finding.burn
@@ -496,7 +486,7 @@ def is_silent(message: Message) -> bool:
 
 def _present_state(finding: Finding) -> str:
     if finding.absence is not None:
-        return TRAFFIC_STOPPED
+        return "stopped"
     if finding.silent_since is not None:
         return f"has no data, {_past_state(finding)} before"
     return f"burning {_burn_size(finding.burn)}" if finding.burn else regression_change(_regression(finding))
@@ -504,7 +494,7 @@ def _present_state(finding: Finding) -> str:
 
 def _past_state(finding: Finding) -> str:
     if finding.absence is not None:
-        return TRAFFIC_WAS_GONE
+        return "was missing"
     return f"burned {_burn_size(finding.burn)}" if finding.burn else regression_change(_regression(finding), "was")
 
 

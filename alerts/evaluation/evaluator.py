@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from ...analysis.policies import BurnRatePolicy, IncidentPolicy, default_burn_rate_policy, default_incident_policy
+from ...analysis.policies import IncidentPolicy, default_burn_rate_policy, default_incident_policy
 from ...core.errors import StagelensError
 from ...store import Store, lease
 from ...store.schema import storable_name
@@ -63,7 +63,6 @@ class Evaluator:
         holder: str,
         *,
         lease_seconds: float,
-        policy: BurnRatePolicy | None = None,
         incident_policy: IncidentPolicy | None = None,
         rules: Sequence[AlertRule] = (),
         stopwatch: Callable[[], float] = time.monotonic,
@@ -71,7 +70,7 @@ class Evaluator:
         self._store = store
         self._holder = holder
         self._lease_seconds = lease_seconds
-        self._policy = policy or default_burn_rate_policy()
+        self._policy = default_burn_rate_policy()
         self._incident_policy = incident_policy or default_incident_policy()
         self._due_causes = DueCauses()
         self._absences = AbsenceRule(store.read, self._incident_policy.no_data, self._policy, self._due_causes)

@@ -13,7 +13,6 @@ from functools import partial
 
 from ...analysis.regression.drift import (
     Drift,
-    DriftPolicy,
     daily_latency,
     default_drift_policy,
     find_drift,
@@ -37,9 +36,9 @@ _DAY = timedelta(days=1)
 
 
 class DriftRule:
-    def __init__(self, store: Store, policy: DriftPolicy | None = None) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._policy = policy or default_drift_policy()
+        self._policy = default_drift_policy()
         self._groups: dict[str, Group] = {}
         self._listed: datetime | None = None
         # Day of the last evaluation of each cause, and its result.

@@ -242,10 +242,10 @@ NamedEvaluations = Iterable[tuple[str, Callable[[], Verdict | None]]]
 
 
 class RegressionRule:
-    def __init__(self, store: Store, *, policy: TailPolicy | None = None, watching: WatchPolicy | None = None) -> None:
+    def __init__(self, store: Store) -> None:
         self._read = store.read
-        self._policy = policy or default_tail_policy()
-        self._watching = watching or default_watch_policy()
+        self._policy = default_tail_policy()
+        self._watching = default_watch_policy()
         self.search = RegressionSearch(store, self._policy, self._watching)
 
     def __call__(self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]) -> NamedEvaluations:

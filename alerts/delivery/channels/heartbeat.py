@@ -49,19 +49,11 @@ class Heartbeat:
 
 
 class HeartbeatPinger(AlertsThread):
-    def __init__(
-        self,
-        store: Store,
-        heartbeat: HeartbeatReceiver,
-        *,
-        clock: Callable[[], float] = time.time,
-        every_seconds: float = EVERY_SECONDS,
-    ) -> None:
+    def __init__(self, store: Store, heartbeat: HeartbeatReceiver, *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(heartbeat.name)
         self._store = store
         self._heartbeat = heartbeat
         self._clock = clock
-        self._every_seconds = every_seconds
         self._next_at = 0.0
         self._grace_until = clock() + START_GRACE_SECONDS
         self._trouble = ""
@@ -69,21 +61,21 @@ class HeartbeatPinger(AlertsThread):
     def step(self) -> float:
         """Send a heartbeat if one is due and alerts work; return the wait before the next step [seconds]."""
         now = self._clock()
-        if now < self._next_at <= now + self._every_seconds:
+        if now < self._next_at <= now + EVERY_SECONDS:
             return self._next_at - now
         trouble = self._silent(now)
         if trouble:
             if now >= self._grace_until:
                 self._log_trouble(trouble)
             return RECHECK_SECONDS
-        self._next_at = now + self._every_seconds
+        self._next_at = now + EVERY_SECONDS
         try:
             self._heartbeat.ping()
         except ChannelError as error:
             self._log_trouble(str(error))
         else:
             self._log_trouble("")
-        return self._every_seconds
+        return EVERY_SECONDS
 
     def _silent(self, now: float) -> str:
         with self._store.engine.connect() as connection:

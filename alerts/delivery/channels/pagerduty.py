@@ -52,15 +52,10 @@ BASE_URL = "https://events.pagerduty.com"
 _ACTIONS = {"resolved": "resolve", "acknowledged": "acknowledge"}
 _SEVERITIES = {"page": "critical", "ticket": "warning"}
 # Error responses of the receiver, and their fixes.
+_WRONG_KEY = "PagerDuty does not know the routing key: use the Integration Key of an Events API v2 integration."
 HINTS = (
-    (
-        "responded 400",
-        "PagerDuty does not know the routing key: use the Integration Key of an Events API v2 integration.",
-    ),
-    (
-        "responded 403",
-        "PagerDuty does not know the routing key: use the Integration Key of an Events API v2 integration.",
-    ),
+    ("responded 400", _WRONG_KEY),
+    ("responded 403", _WRONG_KEY),
     ("responded 404", "Accounts in the EU set base_url: https://events.eu.pagerduty.com"),
 )
 
