@@ -47,13 +47,7 @@ class MailServer:
         self.held: queue.Queue[MailServer] = queue.Queue()
         self.requests = self.refused = 0
         self.random = random.Random(moods.seed)
-        server = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                _Talk(server, self).run()
-
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), type("Talk", (_Talk,), {"mail": self}))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
@@ -90,41 +84,38 @@ class _HangsUpError(Exception):
     """The server closes the connection."""
 
 
-class _Talk:
-    def __init__(self, server: MailServer, handler: socketserver.StreamRequestHandler) -> None:
-        self._server = server
-        self._connection = handler.connection
-        self._file = handler.connection.makefile("rb")
-        self._signed_in = not server.password
+class _Talk(socketserver.StreamRequestHandler):
+    mail: MailServer
 
-    def run(self) -> None:
-        self._server.requests += 1
-        self._number = self._server.requests
+    def handle(self) -> None:
+        self._signed_in = not self.mail.password
+        self.mail.requests += 1
+        self._number = self.mail.requests
         try:
-            if self._number in self._server.moods.lost:
+            if self._number in self.mail.moods.lost:
                 self._hold()
-            if self._server.implicit and self._server.context is not None:
-                self._shield(self._server.context)
+            if self.mail.implicit and self.mail.context is not None:
+                self._shield(self.mail.context)
             self._reply("220 mail.example")
             while True:
-                line = self._file.readline()
+                line = self.rfile.readline()
                 if not line or not self._obey(line.decode("ascii", "replace").strip()):
                     return
         except (OSError, ValueError, _HangsUpError):
             return
         finally:
             # The TLS socket is a different object than the one that the server closes.
-            self._file.close()
-            self._connection.close()
+            self.connection.close()
 
     def _obey(self, line: str) -> bool:
         verb = line.partition(" ")[0].upper()
-        if verb in self._server.answers:
-            self._reply(self._server.answers[verb])
+        if verb in self.mail.answers:
+            self._reply(self.mail.answers[verb])
         elif verb == "EHLO":
             self._hello()
-        elif verb == "STARTTLS" and self._server.context is not None:
-            self._encrypt(self._server.context)
+        elif verb == "STARTTLS" and self.mail.context is not None:
+            self._reply("220 go ahead")
+            self._shield(self.mail.context)
         elif verb == "AUTH":
             self._sign_in(line)
         elif verb in {"MAIL", "RCPT"}:
@@ -140,53 +131,49 @@ class _Talk:
 
     def _hello(self) -> None:
         offers = list(_HELLO)
-        if self._server.context is not None and not isinstance(self._connection, ssl.SSLSocket):
+        if self.mail.context is not None and not isinstance(self.connection, ssl.SSLSocket):
             offers.append("250-STARTTLS")
         for offer in [*offers, "250 AUTH PLAIN"]:
             self._reply(offer)
 
-    def _encrypt(self, context: ssl.SSLContext) -> None:
-        self._reply("220 go ahead")
-        self._shield(context)
-
     def _shield(self, context: ssl.SSLContext) -> None:
-        self._connection = context.wrap_socket(self._connection, server_side=True)
-        self._file = self._connection.makefile("rb")
+        self.connection = context.wrap_socket(self.connection, server_side=True)
+        self.rfile = self.connection.makefile("rb")
 
     def _sign_in(self, line: str) -> None:
         given = base64.b64decode(line.split(" ")[2])
-        self._signed_in = given == f"\0stagelens\0{self._server.password}".encode()
-        self._reply("235 welcome" if self._signed_in else f"535 {self._server.password} is not it")
+        self._signed_in = given == f"\0stagelens\0{self.mail.password}".encode()
+        self._reply("235 welcome" if self._signed_in else f"535 {self.mail.password} is not it")
 
     def _data(self) -> None:
         self._reply("354 go on")
         lines: list[bytes] = []
-        while (line := self._file.readline()) != b".\r\n":
+        while (line := self.rfile.readline()) != b".\r\n":
             if not line:
                 raise _HangsUpError
             lines.append(line[1:] if line.startswith(b"..") else line)
-        if "." in self._server.answers:
-            return self._reply(self._server.answers["."])
-        fate = self._server.random.random()
-        if fate >= self._server.moods.failing or self._server.moods.after:
-            self._server.take(b"".join(lines))
-            if self._number in self._server.moods.hold:
+        if "." in self.mail.answers:
+            return self._reply(self.mail.answers["."])
+        fate = self.mail.random.random()
+        if fate >= self.mail.moods.failing or self.mail.moods.after:
+            self.mail.take(b"".join(lines))
+            if self._number in self.mail.moods.hold:
                 self._hold()
         return self._maybe("250 queued", fate)
 
     def _hold(self) -> None:
-        self._server.held.put(self._server)
-        self._connection.settimeout(HOLD_SECONDS)
-        await_close(self._connection)
+        self.mail.held.put(self.mail)
+        self.connection.settimeout(HOLD_SECONDS)
+        await_close(self.connection)
         raise _HangsUpError
 
     def _maybe(self, text: str, fate: float | None = None) -> None:
-        failing = self._server.moods.failing
-        chance = self._server.random.random() * 4 if fate is None else fate
+        failing = self.mail.moods.failing
+        chance = self.mail.random.random() * 4 if fate is None else fate
         if chance >= failing:
             self._reply(text)
             return
-        self._server.refused += 1
+        self.mail.refused += 1
         if chance < failing / 2:
             raise _HangsUpError
         self._reply("451 not now")
@@ -194,4 +181,4 @@ class _Talk:
     def _reply(self, text: str) -> None:
         if not text:
             raise _HangsUpError
-        self._connection.sendall(text.encode() + b"\r\n")
+        self.connection.sendall(text.encode() + b"\r\n")
