@@ -93,16 +93,12 @@ def quantile_on_common_mix(
     values = {value for selection in before for value in read.dimensions(selection).get(dimension, {})}
     sides = [
         {
-            value: merged_latency(read, [_filter_by(selection, dimension, value) for selection in side])
+            value: merged_latency(read, [replace(selection, **{dimension: value}) for selection in side])
             for value in values
         }
         for side in (before, after)
     ]
     return on_common_mix(sides[0], sides[1], at)
-
-
-def _filter_by(selection: Selection, dimension: str, value: str) -> Selection:
-    return replace(selection, route=value) if dimension == "route" else replace(selection, model=value)
 
 
 def pseudo_slo(group: Group, quantile: float) -> Slo:

@@ -68,14 +68,10 @@ def longest_window(policy: TailPolicy) -> int:
     return max(window.length for window in (*policy.windows, *policy.stage_key.windows))
 
 
-def empty_minutes(rows: tuple[Row, ...], start: int, end: int) -> TailCounts:
-    return TailCounts(
-        start, np.zeros(end - start), np.zeros((len(rows), end - start)), np.zeros((len(rows), end - start))
-    )
-
-
 def count_minutes(rows: tuple[Row, ...], counts: MinuteHistograms | None, start: int, end: int) -> TailCounts:
-    return empty_minutes(rows, start, end) if counts is None else count_beyond(rows, counts)
+    if counts is not None:
+        return count_beyond(rows, counts)
+    return TailCounts(start, np.zeros(end - start), *np.zeros((2, len(rows), end - start)))
 
 
 def minutes_before(counted: TailCounts, at: int, length: int) -> TailCounts:
