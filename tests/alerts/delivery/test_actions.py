@@ -79,19 +79,23 @@ def test_another_body_or_signature_is_invalid(body: bytes, other: bytes, signatu
 
 
 def test_clicked_buttons_become_actions(message: Message) -> None:
-    asked, about_slower = (
+    # Slack accepts no button without an address, nor with a long one.
+    bare = about(message, runbook="", link=f"https://x.example/{'x' * 3000}")
+    asked, about_slower, about_bare = (
         [
             parse_slack_action(pressed(element))
             for block in slack_blocks.incident_blocks(each, buttons=True)
             if block["type"] == "actions"
             for element in block["elements"]
         ]
-        for each in (message, about(message, **SLOWER))
+        for each in (message, about(message, **SLOWER), bare)
     )
     acknowledged = Action("acknowledge", message.incident, "ana", member="U1")
     accepted = Action("accept", message.incident, "ana", member="U1")
+    silenced = Action("silence", message.incident, "ana", 3600.0, "U1")
 
-    assert asked == [acknowledged, None, None, Action("silence", message.incident, "ana", 3600.0, "U1")]
+    assert asked == [acknowledged, None, None, silenced]
+    assert about_bare == [acknowledged, silenced]
     assert accepted in about_slower
 
 
