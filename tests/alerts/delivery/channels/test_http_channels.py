@@ -12,9 +12,10 @@ from email.utils import format_datetime
 import pytest
 
 from stagelens.alerts.delivery import channel as http
-from stagelens.alerts.delivery.channel import OutcomeUnknownError
+from stagelens.alerts.delivery.channel import OutcomeUnknownError, post_json
+from stagelens.alerts.delivery.channels.heartbeat import Heartbeat
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
-from stagelens.alerts.delivery.channels.slack import SlackWebhook
+from stagelens.alerts.delivery.channels.slack import SlackWebhook, api
 from stagelens.alerts.delivery.message import Message
 from stagelens.core.errors import ChannelError
 from tests.alerts.alert_processes import channel_of
@@ -188,3 +189,25 @@ def test_slack_gets_plain_text_if_it_refuses_the_blocks(receiver_response: FakeR
 
     assert error.permanent
     assert len(receiver_response.paths) == 2
+
+
+# Neither URLs in the SLO file nor those in responses may lead to cloud metadata.
+METADATA = "http://169.254.169.254/latest/meta-data/iam/security-credentials/"
+
+
+def test_a_metadata_address_in_the_slo_file_is_not_called() -> None:
+    with pytest.raises(
+        ChannelError, match=r"^the webhook was not contacted: 169.254.169.254 is an address of a cloud metadata service"
+    ) as raised:
+        post_json(METADATA + "s3cret-role", b"{}", {}, receiver="the webhook")
+    with pytest.raises(ChannelError, match="not allowed"):
+        Heartbeat("watcher", "http://metadata.google.internal/computeMetadata/v1/").ping()
+
+    assert not raised.value.permanent
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_metadata_address_in_a_response_is_not_called(receiver_response: FakeResponse) -> None:
+    receiver_response.body = b'{"ok": true, "file_id": "F1", "upload_url": "%s"}' % METADATA.encode()
+    with pytest.raises(ChannelError, match=r"Slack was not contacted: 169.254.169.254"):
+        api.upload_file(receiver_response.url, "xoxb-1", b"png", "chart.png", "a chart")
