@@ -23,6 +23,7 @@ from stagelens.core.hardware import (
 from stagelens.core.histogram import BATCH_SIZES, Histogram
 from stagelens.core.names import BATCH_DURATION, HARDWARE, STATUS_OK
 from stagelens.store import Batch, Point, Series, Store
+from tests.dashboard.rendering import observed
 
 STAGES = ("forward", "h2d", "preprocess", "serialize", "queue", "overhead")
 MEDIANS_MS = (38.0, 2.0, 12.0, 1.5, 0.0, 1.0)
@@ -46,14 +47,7 @@ SLO = """slos:
 
 
 def fill(traffic: ModuleType, path: Path, now: datetime, seconds: int = 5000) -> Store:
-    """Return a new store at *path* with the traffic of so many seconds before *now*, the second version in the last 2/5.
-
-    Args:
-        traffic: The example that makes up traffic.
-        path: Of the database.
-        now: When it ends.
-        seconds: How long it is.
-    """
+    """Return a new store at *path* with the traffic of so many seconds before *now*, the second version in the last 2/5."""
     store = Store.open(f"sqlite:///{path}", clock=now.timestamp)
     last = int(now.timestamp()) // 10 * 10
     change = last - seconds * 2 // 5
@@ -106,9 +100,4 @@ def _machines(version: str, at: int, rho: float) -> list[Point]:
             (GPU_POWER, "/gpu0", 90 + 400 * share),
         )
     }
-    points: list[Point] = []
-    for name, value in values.items():
-        observed = Histogram()
-        observed.record(value)
-        points.append(Point(series, HARDWARE, name, at, observed))
-    return points
+    return [Point(series, HARDWARE, name, at, observed(value)) for name, value in values.items()]

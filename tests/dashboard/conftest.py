@@ -14,13 +14,13 @@ from flask.testing import FlaskClient
 from playwright.sync_api import Browser, ViewportSize
 
 from examples import synthetic
-from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, Store
 from tests.dashboard import burning_slos
+from tests.dashboard.rendering import alerts_of
 from tests.dashboard.served_versions import NOW
 from tests.dashboard.tabs import DESKTOP, OpenTab, Serve, Visit
 
@@ -104,9 +104,7 @@ def burning_store(burning_folder: Path, traffic: ModuleType) -> Iterator[Store]:
 @pytest.fixture(scope="session")
 def alerts(filled: Store, tmp_path_factory: pytest.TempPathFactory) -> AlertsReader:
     """The objectives of two of the services."""
-    path = tmp_path_factory.mktemp("slo") / "slo.yaml"
-    path.write_text(SLOS)
-    return AlertsReader(filled, LiveSloFile(path, {}))
+    return alerts_of(filled, tmp_path_factory.mktemp("slo"), SLOS)
 
 
 @pytest.fixture(scope="session")
@@ -132,8 +130,7 @@ def source(filled: Store, alerts: AlertsReader) -> Source:
 @pytest.fixture(scope="session")
 def base(dashboard: Dashboard) -> str:
     """The address of the dashboard."""
-    host, port = dashboard.address
-    return f"http://{host}:{port}"
+    return "http://{}:{}".format(*dashboard.address)
 
 
 @pytest.fixture(scope="module")

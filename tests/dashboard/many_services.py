@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.store import Batch, Point, Series, Store
+from tests.dashboard.rendering import observed
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 MANY = 300
@@ -20,10 +20,7 @@ def crowd_at(path: Path) -> Store:
     at = int(NOW.timestamp()) // 10 * 10 - 120
     points: list[Point] = []
     for each in range(MANY):
-        histogram = Histogram()
-        for _ in range(_REQUESTS):
-            histogram.record(0.01 * 1.02**each)
-        stage = "decode" if each % 3 else "forward"
-        points.append(Point(Series(f"service-{each:03d}", "1", model="m"), REQUEST_DURATION, stage, at, histogram))
+        series, stage = Series(f"service-{each:03d}", "1", model="m"), "decode" if each % 3 else "forward"
+        points.append(Point(series, REQUEST_DURATION, stage, at, observed(0.01 * 1.02**each, _REQUESTS)))
     store.write([Batch("crowd", points)])
     return store

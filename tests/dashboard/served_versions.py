@@ -19,17 +19,11 @@ SLOW: Mapping[str, float] = {"forward": 10, "queue": 20, "overhead": 1}
 
 @dataclass(frozen=True)
 class Served:
-    """Traffic of one version of a service, for some minutes before `NOW`.
+    """Traffic of one version of a service that begins and ends some minutes before `NOW`.
 
     Args:
-        service: Its name.
-        version: Its version.
-        begins: How many minutes before `NOW` it begins.
-        ends: And ends.
         stages: The median of each stage. [milliseconds]
-        rate: Requests a second.
-        routes: What is asked for, the requests spread evenly.
-        status: How they end.
+        rate: Requests a second, spread evenly over *routes*.
     """
 
     service: str

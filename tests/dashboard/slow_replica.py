@@ -37,15 +37,7 @@ def traffic(slow: float = 3.3) -> Traffic:
 
 
 def store_of(folder: Path, made: Traffic, *, series: Series = _ALL, loads: bool = True, hardware: bool = True) -> Store:
-    """Return a store with the requests *made*.
-
-    Args:
-        folder: Folder of the database.
-        made: The requests.
-        series: Series of all requests.
-        loads: Whether the processes reported their start.
-        hardware: Whether they reported their GPUs.
-    """
+    """Return a store with the requests *made*, of processes that reported their start and their GPUs or not."""
     table = made.table(np.random.default_rng(20261127))
     points = points_of(table, series)
     if hardware:
