@@ -19,8 +19,6 @@ from sqlalchemy import Connection
 from stagelens.alerts.incidents import journal, silences
 from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate, grouped_reason
-from stagelens.alerts.objectives.slo_file import LiveSloFile
-from stagelens.alerts.reader import AlertsReader
 from stagelens.core.errors import ConfigError
 from stagelens.dashboard.access import read_access_file
 from stagelens.dashboard.config import DashboardConfig
@@ -32,6 +30,7 @@ from stagelens.dashboard.web.prometheus_api import METRICS
 from stagelens.store import Store
 from stagelens.store.audit import AuditEntry
 from tests.dashboard import notified_store
+from tests.dashboard.rendering import alerts_of, check_text, csrf_headers
 from tests.support import command_line
 from tests.support.environments import fill, first_trace
 from tests.support.raw_requests import NOON, Site
@@ -119,10 +118,9 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, 
         folder = tmp_path_factory.mktemp("access")
         one = Site(f"sqlite:///{folder}/access.db", {})
         fill(one, environments, BOTH)
-        prices = [
-            f"  - {{service: shop, environment: {name}, per_hour: {number + 2}}}\n"
-            for number, name in enumerate(environments)
-        ]
+        prices = (
+            f"  - {{service: shop, environment: {name}, per_hour: {n}}}\n" for n, name in enumerate(environments, 2)
+        )
         (folder / "prices.yaml").write_text("currency: EUR\nprices:\n" + "".join(prices))
         (folder / "slo.yaml").write_text(slo_file(environments))
         write_incidents(one.store, environments, one.clock.now)
@@ -141,7 +139,7 @@ def rules(tmp_path: Path) -> Path:
 
 def client_of(one: Site, rules: Path | None) -> FlaskClient:
     folder = Path(one.url.removeprefix("sqlite:///")).parent
-    alerts = AlertsReader(one.store, LiveSloFile(folder / "slo.yaml", {}))
+    alerts = alerts_of(one.store, folder, (folder / "slo.yaml").read_text())
     prices = folder / "prices.yaml"
     config = DashboardConfig(
         prices=prices if prices.exists() else None,
@@ -263,12 +261,6 @@ def test_a_reader_gets_its_own_environment_only(sites: dict[tuple[str, ...], Sit
         assert mixed.get(f"/api/v1/traces/{path}", headers=GUEST).status_code == 404
 
 
-def csrf_headers(client: FlaskClient, reader: Mapping[str, str]) -> dict[str, str]:
-    found = re.search(r'name="csrf-token" content="(\w+)"', client.get("/settings", headers=reader).text)
-    assert found is not None
-    return {**reader, "X-CSRF-Token": found[1]}
-
-
 @pytest.fixture
 def acting(tmp_path: Path) -> Iterator[Site]:
     """Site with two environments, for tests that write."""
@@ -318,7 +310,7 @@ EXPECTED = {
 def test_actions_need_a_role(acting: Site, rules: Path, name: str) -> None:
     client = client_of(acting, rules)
     reader = of(name, "guests" if name == "guest" else "")
-    csrf = csrf_headers(client, reader) if name != "nobody" else reader
+    csrf = csrf_headers(client, headers=reader) if name != "nobody" else reader
     for action, (path, body) in ACTIONS.items():
         response = client.post(path, json=body, headers=csrf)
         status = 200 if response.status_code == 201 else response.status_code
@@ -339,7 +331,7 @@ def test_actions_need_a_role(acting: Site, rules: Path, name: str) -> None:
 
 def test_an_event_of_a_reader_of_one_environment_is_about_it(acting: Site, rules: Path) -> None:
     client = client_of(acting, rules)
-    client.post("/api/v1/events", json=EVENT | {"service": "shop"}, headers=csrf_headers(client, of("bob")))
+    client.post("/api/v1/events", json=EVENT | {"service": "shop"}, headers=csrf_headers(client, headers=of("bob")))
     now = datetime.fromtimestamp(acting.clock.now, UTC)
     found = acting.store.read.within(frozenset({"prod"})).events(now - timedelta(minutes=1), now + timedelta(minutes=1))
 
@@ -358,15 +350,15 @@ def test_buttons_are_shown_to_those_who_may_use_them(acting: Site, rules: Path) 
     assert [buttons(reader, "/incidents") for reader in (of("ada"), of("bob"), of("eve"), GUEST)] == [3, 1, 1, 0]
 
 
-@pytest.mark.parametrize("path", ["/settings", "/collectors", "/audit"])
-def test_pages_of_the_installation_are_for_admins(sites: dict[tuple[str, ...], Site], rules: Path, path: str) -> None:
-    client = client_of(sites[BOTH], rules)
+def test_pages_of_the_installation_are_for_admins(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
+    client, paths = client_of(sites[BOTH], rules), ("/settings", "/collectors", "/audit")
     for reader, status in ((of("ada"), 200), (of("eve"), 403), (of("bob"), 403), (GUEST, 403), (of("nobody"), 403)):
-        assert client.get(path, headers=reader).status_code == status
-        assert client.get(f"/api/v1/view?path={path}", headers=reader).status_code == status
-        shown = client.get("/", headers=reader).text
-        assert (path in shown) == (status == 200)
-    assert "ada can grant it" in client.get(path, headers=GUEST).text
+        overview = client.get("/", headers=reader).text
+        for path in paths:
+            assert client.get(path, headers=reader).status_code == status
+            assert client.get(f"/api/v1/view?path={path}", headers=reader).status_code == status
+            assert (path in overview) == (status == 200)
+    assert all("ada can grant it" in client.get(path, headers=GUEST).text for path in paths)
 
 
 def test_the_token_has_its_own_role(acting: Site, rules: Path) -> None:
@@ -396,6 +388,8 @@ def test_an_etag_belongs_to_the_rights_of_a_reader(sites: dict[tuple[str, ...], 
     rules.write_text(ACCESS.replace("environments: [prod], proxy", f"environments: [{OTHER}], proxy"))
 
     assert client.get("/api/v1/names", headers=GUEST | own).status_code == 200
+    # Headers of an untrusted client give no group.
+    assert client.get("/api/v1/names", headers=GUEST, environ_base={"REMOTE_ADDR": "10.0.0.9"}).status_code == 401
 
 
 def test_the_file_is_reloaded_and_the_last_valid_version_stays(
@@ -412,51 +406,38 @@ def test_the_file_is_reloaded_and_the_last_valid_version_stays(
     assert client.get("/", headers=GUEST).status_code == 403
 
 
-def test_headers_of_untrusted_clients_give_no_group(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
-    client = client_of(sites[BOTH], rules)
-
-    assert client.get("/api/v1/names", headers=GUEST, environ_base={"REMOTE_ADDR": "10.0.0.9"}).status_code == 401
-
-
 def test_without_a_file_every_reader_may_do_everything(acting: Site) -> None:
     client = client_of(acting, None)
-    csrf = csrf_headers(client, of("anybody"))
+    csrf = csrf_headers(client, headers=of("anybody"))
     for path, body in ACTIONS.values():
         assert client.post(path, json=body, headers=csrf).status_code in (200, 201)
     assert len(audited(acting)) == len(ACTIONS)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("", ":1: the file is empty; write, for example:"),
-        ("groups: 5", ":1: groups is 5; write a list"),
-        ("groups:\n  - {name: a, role: boss, users: [x]}", ":2: groups[0].role is 'boss'; write one of"),
-        (
-            "groups:\n  - {name: a, role: admin, users: x}\n  - {name: b, role: viewer, slack: [ann]}",
-            ":3: groups[1].slack has 'ann'; write the member ID",
-        ),
-        ("groups:\n  - {name: a, role: admin}", ":2: groups[0] has no members; add `users: [ada]`"),
-        (
-            "groups:\n  - name: a\n    role: admin\n    environments: [prod]\n    users: x",
-            ":4: groups[0].environments has names, but admins see all environments",
-        ),
-        (
-            "groups:\n  - {name: a, role: admin, users: x}\n  - {name: a, role: viewer, users: x}",
-            ":3: groups[1].name is 'a' a second time; merge both groups",
-        ),
-        ("default: {role: viewer, environments: ['*', prod]}", ":1: default.environments has * and names"),
-        ("default: {role: viewer}", ":1: groups has no group with the role admin"),
-        ("default: {role: viewer}\ntokens: {role: admin}", ":2: tokens is not known; did you mean token?"),
-    ],
+# Files with an error each.
+INVALID = (
+    "",
+    "groups: 5",
+    "groups:\n  - {name: a, role: boss, users: [x]}",
+    "groups:\n  - {name: a, role: admin, users: x}\n  - {name: b, role: viewer, slack: [ann]}",
+    "groups:\n  - {name: a, role: admin}",
+    "groups:\n  - name: a\n    role: admin\n    environments: [prod]\n    users: x",
+    "groups:\n  - {name: a, role: admin, users: x}\n  - {name: a, role: viewer, users: x}",
+    "default: {role: viewer, environments: ['*', prod]}",
+    "default: {role: viewer}",
+    "default: {role: viewer}\ntokens: {role: admin}",
 )
-def test_errors_of_the_file_name_line_and_key(tmp_path: Path, text: str, problem: str) -> None:
-    path = tmp_path / "access.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError) as refused:
-        read_access_file(path)
 
-    assert f"{path}{problem}" in str(refused.value)
+
+def test_errors_of_the_file_name_line_and_key(tmp_path: Path) -> None:
+    path, lines = tmp_path / "access.yaml", list[str]()
+    for text in INVALID:
+        path.write_text(text)
+        with pytest.raises(ConfigError) as refused:
+            read_access_file(path)
+        lines.append(f"{text}\n→ {refused.value}\n".replace(str(path), "access.yaml"))
+
+    check_text("access_errors", "\n".join(lines))
 
 
 def test_the_documented_file_is_valid(tmp_path: Path) -> None:
@@ -515,7 +496,7 @@ def test_the_command_line_is_audited(acting: Site, monkeypatch: pytest.MonkeyPat
 def test_the_audit_log_is_a_page_and_a_query(acting: Site, rules: Path) -> None:
     client = client_of(acting, rules)
     first = client.get("/api/v1/query/audit", headers=of("ada"))
-    client.post(ACTIONS["silence"][0], json=SILENCE, headers=csrf_headers(client, of("bob")))
+    client.post(ACTIONS["silence"][0], json=SILENCE, headers=csrf_headers(client, headers=of("bob")))
     acting.clock.now += 1
     tag = {"If-None-Match": first.headers["ETag"]}
     later = client.get("/api/v1/query/audit", headers=of("ada") | tag)
@@ -524,17 +505,11 @@ def test_the_audit_log_is_a_page_and_a_query(acting: Site, rules: Path) -> None:
     csv = client.get("/api/v1/view?path=/audit&table=Audit log&format=csv", headers=of("ada")).text
 
     assert json.loads(first.text)["rows"] == []
-    assert dict(zip(columns, row, strict=True)) == {
-        "at": "2026-11-20T14:01:40Z",
-        "person": "bob",
-        "origin": "dashboard",
-        "action": "silence",
-        "subject": "environment prod, service shop",
-        "service": "shop",
-        "environment": "prod",
-        "outcome": "done",
-        "reason": "",
-    }
+    assert columns == ["at", "person", "origin", "action", "subject", "service", "environment", "outcome", "reason"]
+    assert row == [
+        *("2026-11-20T14:01:40Z", "bob", "dashboard", "silence", "environment prod, service shop", "shop", "prod"),
+        *("done", ""),
+    ]
     assert csv.splitlines()[1].split(",")[1:3] == ["bob", "silence"]
     assert "bob" in client.get("/audit", headers=of("ada")).text
     assert client.get("/api/v1/query/audit", headers=of("eve")).status_code == 403

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import stat
 import threading
+from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from ipaddress import ip_network
 from pathlib import Path
@@ -19,9 +20,11 @@ from stagelens.core.errors import ConfigError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web import users as users_module
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.auth import COOKIE, LoginThrottle, is_session, name_in, session_of
+from stagelens.dashboard.web.auth import COOKIE, LoginThrottle, RevokedSessions, is_session, name_in, session_of
 from stagelens.dashboard.web.users import Users, add_user
 from stagelens.store import Store
+from tests.dashboard.rendering import client_of
+from tests.support.postgresql_server import Server
 
 TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
 PASSWORD = "tr0ub4dor and 3"  # noqa: S105 - the secret of this test
@@ -40,14 +43,10 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def client_of(store: Store, config: DashboardConfig) -> FlaskClient:
-    return Dashboard(config, store).server.test_client()
-
-
 @pytest.fixture
 def ada(filled: Store, file: Path) -> FlaskClient:
     """Client that is signed in by a password."""
-    client = client_of(filled, DashboardConfig(users=file))
+    client = client_of(filled, users=file)
     client.post("/signin", data={"name": "ada", "secret": PASSWORD})
     return client
 
@@ -57,26 +56,18 @@ def test_the_file_holds_no_password_and_is_for_its_owner_only(file: Path) -> Non
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_name_has_one_password(file: Path) -> None:
+def test_a_name_has_one_password_and_a_changed_file_is_read_again(file: Path) -> None:
+    users = Users(file)
+    assert users.accept("ada", PASSWORD)
     add_user(file, "bob", PASSWORD)
     add_user(file, "ada", "another password")
-    users = Users(file)
 
     assert users.accept("ada", "another password")
     assert not users.accept("ada", PASSWORD)
     assert users.accept("bob", PASSWORD)
     assert not users.accept("eve", PASSWORD)
-
-
-def test_a_changed_file_is_read_again(file: Path) -> None:
-    users = Users(file)
-    add_user(file, "bob", PASSWORD)
-
-    assert users.accept("bob", PASSWORD)
-
     file.write_text("")
-
-    assert not users.accept("ada", PASSWORD)
+    assert not users.accept("bob", PASSWORD)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +95,12 @@ def test_an_invalid_line_is_named_but_not_quoted(tmp_path: Path, line: str) -> N
     assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("method", ["scrypt:1024:1:1", "scrypt:1024:1:15"])
-def test_scrypt_accepts_the_smallest_parameters_of_a_valid_line(tmp_path: Path, method: str) -> None:
-    path = tmp_path / "users.txt"
-    path.write_text(f"ada:{method}$salt${HEX}\n")
+def test_scrypt_accepts_the_smallest_parameters_of_a_valid_line(tmp_path: Path) -> None:
+    for method in ("scrypt:1024:1:1", "scrypt:1024:1:15"):
+        path = tmp_path / method
+        path.write_text(f"ada:{method}$salt${HEX}\n")
 
-    assert not Users(path).accept("ada", PASSWORD)
+        assert not Users(path).accept("ada", PASSWORD)
 
 
 def test_a_missing_file_stops_the_start(filled: Store, tmp_path: Path) -> None:
@@ -135,7 +126,7 @@ def test_an_invalid_name_or_weak_password_is_not_written(tmp_path: Path, name: s
 
 
 def test_a_name_and_password_sign_in(filled: Store, file: Path) -> None:
-    client = client_of(filled, DashboardConfig(users=file))
+    client = client_of(filled, users=file)
     asked = client.get("/s/vision-api?y=share")
     response = client.post("/signin", data={"name": "ada", "secret": PASSWORD, "next": "/s/vision-api?y=share"})
 
@@ -146,38 +137,25 @@ def test_a_name_and_password_sign_in(filled: Store, file: Path) -> None:
     assert client.get("/s/vision-api?y=share").status_code == 200
 
 
-@pytest.mark.parametrize(
-    "to", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:x", "/a\nb", ""]
-)
-def test_signing_in_redirects_to_this_host_only(filled: Store, file: Path, to: str) -> None:
-    response = client_of(filled, DashboardConfig(users=file)).post(
-        "/signin", data={"name": "ada", "secret": PASSWORD, "next": to}
-    )
-
-    assert response.headers["Location"] == "/"
-
-
-def test_an_invalid_next_address_is_refused(filled: Store, file: Path) -> None:
-    client = client_of(filled, DashboardConfig(users=file))
-    form = {"name": "ada", "secret": PASSWORD, "next": "//["}
+def test_signing_in_redirects_to_this_host_only(filled: Store, file: Path) -> None:
+    client, form = client_of(filled, users=file), {"name": "ada", "secret": PASSWORD}
+    for to in ("https://evil.example", "//evil.example", "/\\evil.example", "javascript:x", "/a\nb", ""):
+        assert client.post("/signin", data={**form, "next": to}).headers["Location"] == "/", to
 
     assert client.get("/signin", query_string={"next": "//["}).status_code == 400
-    assert client.post("/signin", data=form).status_code == 400
+    assert client.post("/signin", data={**form, "next": "//["}).status_code == 400
 
 
 def test_signing_in_leads_to_the_address_of_the_link(filled: Store) -> None:
-    client = client_of(filled, DashboardConfig(token=TOKEN))
-    entered = client.get(f"/s/team%2Fvision?p=50&token={TOKEN.replace(' ', '+')}")
+    client, address = client_of(filled, token=TOKEN), "/s/team%2Fvision?p=50"
+    form, entered = client.get(address), client.get(f"{address}&token={TOKEN.replace(' ', '+')}")
 
-    assert (
-        'value="/s/team%2Fvision?p=50"'
-        in client_of(filled, DashboardConfig(token=TOKEN)).get("/s/team%2Fvision?p=50").text
-    )
-    assert entered.headers["Location"] == "/s/team%2Fvision?p=50"
+    assert f'value="{address}"' in form.text
+    assert entered.headers["Location"] == address
 
 
 def test_failed_tokens_of_cross_site_requests_do_not_count(filled: Store) -> None:
-    client = client_of(filled, DashboardConfig(token=TOKEN))
+    client = client_of(filled, token=TOKEN)
     foreign = {"Sec-Fetch-Site": "cross-site"}
     codes = {client.get("/", query_string={"token": f"bad {each}"}, headers=foreign).status_code for each in range(9)}
 
@@ -187,16 +165,15 @@ def test_failed_tokens_of_cross_site_requests_do_not_count(filled: Store) -> Non
 
 
 def test_a_session_and_a_copy_of_its_cookie_end_with_the_sign_out(filled: Store, file: Path, ada: FlaskClient) -> None:
-    config = DashboardConfig(users=file)
     copied = ada.get_cookie(COOKIE)
     assert copied is not None
     assert ada.post("/signout").status_code == 303
     assert ada.get("/").status_code == 401
     codes: list[int] = []
-    for thief in (ada, client_of(filled, config)):
+    for thief in (ada, client_of(filled, users=file)):
         thief.set_cookie(COOKIE, copied.value)
         codes.append(thief.get("/").status_code)
-    again = client_of(filled, config)
+    again = client_of(filled, users=file)
     again.post("/signin", data={"name": "ada", "secret": PASSWORD})
 
     assert codes == [401, 401]
@@ -212,7 +189,7 @@ def test_a_user_removed_from_the_file_is_signed_out(file: Path, ada: FlaskClient
 
 
 def test_programs_show_a_password_or_the_token(filled: Store, file: Path) -> None:
-    client = client_of(filled, DashboardConfig(users=file, token=TOKEN))
+    client = client_of(filled, users=file, token=TOKEN)
     codes = [
         client.get("/api/v1/names", auth=auth).status_code
         for auth in (("ada", PASSWORD), ("ada", PASSWORD), ("ada", "wrong"), ("", TOKEN))
@@ -226,7 +203,7 @@ def test_programs_show_a_password_or_the_token(filled: Store, file: Path) -> Non
 
 
 def test_a_program_gets_a_challenge_and_a_browser_does_not(filled: Store, file: Path) -> None:
-    client = client_of(filled, DashboardConfig(users=file))
+    client = client_of(filled, users=file)
     program = client.get("/api/v1/names")
     browser = client.get("/api/v1/names", headers={"Sec-Fetch-Mode": "cors"})
 
@@ -334,25 +311,20 @@ def test_concurrent_failed_logins_are_throttled(filled: Store, file: Path, monke
 )
 def test_only_a_trusted_proxy_names_the_user(filled: Store, address: str, name: str | None, status: int) -> None:
     proxies = (ip_network("10.0.0.0/24"),)
-    config = DashboardConfig(host="0.0.0.0", proxy_header="X-Forwarded-User", trusted_proxies=proxies)
+    client = client_of(filled, host="0.0.0.0", proxy_header="X-Forwarded-User", trusted_proxies=proxies)
     headers = {} if name is None else {"X-Forwarded-User": name}
-    response = client_of(filled, config).get("/parts", headers=headers, environ_overrides={"REMOTE_ADDR": address})
+    response = client.get("/parts", headers=headers, environ_overrides={"REMOTE_ADDR": address})
 
     assert response.status_code == status
 
 
 def test_behind_tls_the_cookie_stays_on_https(filled: Store) -> None:
-    config = DashboardConfig(token=TOKEN, trusted_proxies=(ip_network("10.0.0.5"),))
-    https = {"X-Forwarded-Proto": "https"}
-    cookies = [
-        client_of(filled, config)
-        .get("/", query_string={"token": TOKEN}, headers=https, environ_overrides={"REMOTE_ADDR": address})
-        .headers["Set-Cookie"]
-        for address in ("10.0.0.5", "10.0.0.6")
-    ]
+    for address, is_secure in (("10.0.0.5", True), ("10.0.0.6", False)):
+        client = client_of(filled, token=TOKEN, trusted_proxies=(ip_network("10.0.0.5"),))
+        sent = {"headers": {"X-Forwarded-Proto": "https"}, "environ_overrides": {"REMOTE_ADDR": address}}
+        response = client.get("/", query_string={"token": TOKEN}, **sent)
 
-    assert "Secure" in cookies[0]
-    assert "Secure" not in cookies[1]
+        assert ("Secure" in response.headers["Set-Cookie"]) is is_secure
 
 
 @given(name=st.text(max_size=20), secret=st.text(min_size=1, max_size=20), other=st.text(min_size=1, max_size=20))
@@ -386,3 +358,23 @@ def test_a_session_has_one_cookie_only() -> None:
 @given(st.text(max_size=60))
 def test_invalid_cookies_are_refused(cookie: str) -> None:
     assert name_in(cookie) is None or not is_session(cookie, "secret", 0.0)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.stacks)])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/stagelens.db"
+    else:
+        server: Server = request.getfixturevalue("postgresql_server")
+        url = server.new_database()
+    opened = Store.open(url)
+    yield opened
+    opened.close()
+
+
+def test_a_sign_out_holds_in_every_dashboard_of_the_store(any_store: Store) -> None:
+    RevokedSessions(any_store, lambda: 0.0).add("cookie")
+    other = RevokedSessions(any_store, lambda: 1.0)
+
+    assert "cookie" in other
+    assert "another cookie" not in other
