@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from http.client import HTTPConnection
 from types import ModuleType
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import numpy as np
@@ -18,8 +19,7 @@ import pytest
 import yaml
 
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
-from stagelens.alerts.reader import AlertsReader
+from stagelens.alerts.objectives.slo_file import read_slo_file
 from stagelens.core.attributes import ATTRIBUTE_SCALE, attribute_key
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_BY_ATTRIBUTE
@@ -27,6 +27,7 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.view import service_path, slo_path
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, Event, Point, Series, Store
+from tests.dashboard.rendering import alerts_of
 from tests.dashboard.served_versions import NOW, SLOW
 
 EVERYTHING = "/a//b\\c%2Fd?e#f&g+h i;j/../k\"'<l>|=\N{GRINNING FACE}\N{RIGHT-TO-LEFT MARK}\u05d0~2F:,m/"
@@ -78,17 +79,17 @@ def served(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory, messag
         store.write([Batch(f"n{number}", list(points(traffic, series, now - 600, {"forward": 10})))])
     store.add_event(Event(NOW - timedelta(minutes=5), EVERYTHING, "deploy", named("2"), named("text")))
     store.maintain()
-    path = folder / "slo.yaml"
     entry = {"name": EVERYTHING, "service": EVERYTHING, "objective": 0.99, "threshold": "20ms", "window": "30d"}
     narrow = {**entry, "name": named("slo"), "version": named("2"), "route": named("r"), "model": named("m")}
     text = yaml.safe_dump(
         {"slos": [entry, narrow], "channels": [{"name": "ops", "kind": "webhook", "url": "http://127.0.0.1:9/"}]}
     )
-    path.write_text(text)
+    reader = alerts_of(store, folder, text)
     evaluator = Evaluator(store, "tests", lease_seconds=600)
     for minutes in (10, 0):
-        evaluator.tick(replace(read_slo_file(path, {}), dashboard_url=BASE), NOW - timedelta(minutes=minutes))
-    reader = AlertsReader(store, LiveSloFile(path, {}))
+        evaluator.tick(
+            replace(read_slo_file(folder / "slo.yaml", {}), dashboard_url=BASE), NOW - timedelta(minutes=minutes)
+        )
     messages += [each.link for each in reader.incidents()]
     dashboard = Dashboard(DashboardConfig(port=0), store, reader, clock=NOW.timestamp)
     dashboard.start()
@@ -107,11 +108,11 @@ def over_socket(dashboard: Dashboard) -> Fetch:
     return fetch
 
 
-def in_process(dashboard: Dashboard) -> Fetch:
+def in_process(dashboard: Dashboard, **options: Any) -> Fetch:
     client = dashboard.server.test_client()
 
     def fetch(address: str) -> tuple[int, str]:
-        response = client.get(address)
+        response = client.get(address, **options)
         return response.status_code, response.text
 
     return fetch
@@ -130,13 +131,7 @@ def behind_proxy(dashboard: Dashboard) -> Fetch:
 
 def without_request_uri(dashboard: Dashboard) -> Fetch:
     """A WSGI server that passes on the path only decoded."""
-    client = dashboard.server.test_client()
-
-    def fetch(address: str) -> tuple[int, str]:
-        response = client.get(address, environ_overrides={"REQUEST_URI": "", "RAW_URI": ""})
-        return response.status_code, response.text
-
-    return fetch
+    return in_process(dashboard, environ_overrides={"REQUEST_URI": "", "RAW_URI": ""})
 
 
 def links(page: str) -> set[str]:

@@ -12,8 +12,6 @@ import pytest
 
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
-from stagelens.alerts.objectives.slo_file import LiveSloFile
-from stagelens.alerts.reader import AlertsReader
 from stagelens.core import names
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import page_data, text_of
@@ -23,13 +21,11 @@ from stagelens.dashboard.web.shell import environment_menu, time_menu
 from stagelens.store import Batch, Event, Selection, Store
 from stagelens.store.audit import AuditEntry
 from tests.dashboard import notified_store
+from tests.dashboard.conftest import SLOS
 from tests.dashboard.pages.test_engines import CHAT, counted, pair
+from tests.dashboard.rendering import context_at, source_of
 from tests.dashboard.served_versions import NOW, Served, batches
 
-SLOS = """slos:
-  - {name: vision-latency, service: vision-api, objective: 0.99, threshold: 120ms, window: 30d}
-  - {name: chat-latency, service: chat-llm, objective: 0.95, threshold: 6s, window: 30d}
-"""
 TOKENS = {"prefill": 90, "decode": 900, "queue": 9, "overhead": 1}
 STAGING = (Served("vision-api", "2.0.0", 60, rate=6), Served("chat-llm", "1.0.0", 60, 20, TOKENS, rate=3))
 SERVICES = {"tokens": "chat-llm"}
@@ -46,7 +42,6 @@ CHANGES = {
 @pytest.fixture(scope="module")
 def source(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
     folder = tmp_path_factory.mktemp("controls")
-    (folder / "slo.yaml").write_text(SLOS)
     store = Store.open(f"sqlite:///{folder / 's.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(minutes=40), NOW)
     for served in STAGING:
@@ -62,7 +57,7 @@ def source(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Ite
         store.add_audit_entry(AuditEntry(NOW - timedelta(minutes=minutes), "ann", "dashboard", "sign in"))
     notified_store.fill(store)
     _open_in_staging(store)
-    yield Source(store, AlertsReader(store, LiveSloFile(folder / "slo.yaml", {})), NOW.timestamp)
+    yield source_of(store, folder, SLOS)
     store.close()
 
 
@@ -102,8 +97,7 @@ def test_every_page_shows_the_controls_that_have_an_effect_there(source: Source)
     wrong: list[str] = []
     for address in pages(source):
         before = content(source, address, LATEST)
-        path, _, search = address.partition("?")
-        context = context_of(parse(path, f"{search}&{LATEST}", NOW), source)
+        context = context_at(source, f"{address}{'&' if '?' in address else '?'}{LATEST}")
         menu = str(time_menu(context.view))
         offered = {
             "time": "data-window" in menu,
