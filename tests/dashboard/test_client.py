@@ -17,36 +17,24 @@ import pandas as pd
 import pytest
 from pandas.api.types import is_float_dtype, is_integer_dtype
 
-from stagelens.alerts.objectives.slo_file import LiveSloFile
-from stagelens.alerts.reader import AlertsReader
 from stagelens.client import ApiError, Client, connect
-from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.api_queries import QUERIES
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.dashboard.web.users import add_user
 from stagelens.store import Store
 from tests.dashboard.conftest import ROOT, SLOS
+from tests.dashboard.rendering import alerts_of
 from tests.dashboard.served_versions import NOW
+from tests.dashboard.tabs import Serve
 from tests.support.certificate_authority import Authorities, Pem
 
 TOKEN = "a token of this test, long enough"  # noqa: S105
 UTC_TIME = "datetime64[us, UTC]"
 
 
-def address_of(dashboard: Dashboard) -> str:
-    host, port = dashboard.address
-    return f"http://{host}:{port}"
-
-
 @pytest.fixture(scope="module")
-def url(filled: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    path = tmp_path_factory.mktemp("client") / "slo.yaml"
-    path.write_text(SLOS.replace("threshold: 120ms\n", "threshold: 120ms\n    budgets: {queue: 20ms, forward: 60ms}\n"))
-    alerts = AlertsReader(filled, LiveSloFile(path, {}))
-    served = Dashboard(DashboardConfig(port=0, token=TOKEN), filled, alerts, clock=NOW.timestamp)
-    served.start()
-    yield address_of(served)
-    served.stop()
+def url(filled: Store, serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
+    slos = SLOS.replace("threshold: 120ms\n", "threshold: 120ms\n    budgets: {queue: 20ms, forward: 60ms}\n")
+    return serve(filled, alerts_of(filled, tmp_path_factory.mktemp("client"), slos), token=TOKEN)
 
 
 @pytest.fixture(scope="module")
@@ -124,16 +112,6 @@ def test_arguments_select_requests(client: Client) -> None:
     assert client.waste(labels={"team": "nobody"}).empty
 
 
-def test_comparison_and_causes(client: Client) -> None:
-    compared = client.compare("vision-api", "2.0.0", "1.0.0", percentiles=0.99)
-    shared = client.shared("vision-api", percentiles=0.99)
-
-    assert compared.attrs["verdict"]["kind"] == "improvement"
-    assert compared.set_index("stage")["delta_seconds"].idxmin() == "preprocess"
-    assert "2.0.0" in shared.attrs["summary"]
-    assert shared.loc[0, "attribute"] == "version"
-
-
 def test_objectives_are_rows(client: Client) -> None:
     frame = client.slo("vision-api")
 
@@ -178,14 +156,11 @@ def test_charts_and_tables_of_a_page(client: Client) -> None:
         client.view("/s/vision-api", chart="pie")
 
 
-def test_an_event_is_stored(store: Store) -> None:
-    served = Dashboard(DashboardConfig(port=0, token=TOKEN), store, clock=NOW.timestamp)
-    served.start()
-    with connect(address_of(served), TOKEN) as client:
+def test_an_event_is_stored(store: Store, serve: Serve) -> None:
+    with connect(serve(store, token=TOKEN), TOKEN) as client:
         stored = client.add_event("3.0.0 is out", kind="deploy", key="3.0.0", service="vision-api", at=NOW)
         with pytest.raises(ApiError) as caught:
             client.add_event("", kind="note")
-    served.stop()
 
     assert (stored["text"], stored["at"]) == ("3.0.0 is out", "2026-11-20T12:00:03Z")
     assert (caught.value.status, caught.value.key) == (400, "text")
@@ -213,27 +188,15 @@ def test_settings_come_from_the_environment(url: str, monkeypatch: pytest.Monkey
         assert len(client.names()) == 3
 
 
-def test_a_name_and_a_password_sign_in(filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_and_a_password_sign_in(
+    filled: Store, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STAGELENS_DASHBOARD_TOKEN", TOKEN)
     add_user(tmp_path / "users", "ada", "a password of ada")
-    served = Dashboard(DashboardConfig(port=0, users=tmp_path / "users"), filled, clock=NOW.timestamp)
-    served.start()
-    with (
-        connect(address_of(served), user=("ada", "a password of ada")) as client,
-        connect(address_of(served)) as stranger,
-    ):
+    address = serve(filled, users=tmp_path / "users")
+    with connect(address, user=("ada", "a password of ada")) as client, connect(address) as stranger:
         assert len(client.names()) == 3
         assert refusal(stranger, "names").status == 401
-    served.stop()
-
-
-def test_a_slow_response_is_given_up() -> None:
-    silent = socket.create_server(("127.0.0.1", 0))
-    with silent, connect(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.05) as client:
-        late = refusal(client, "names")
-
-    assert late.error == "no response within 0.05 s"
-    assert "timeout=" in late.fix
 
 
 def test_the_documented_example_runs(
@@ -246,14 +209,19 @@ def test_the_documented_example_runs(
     assert "regression" in capsys.readouterr().out
 
 
-def test_no_dashboard_at_the_address() -> None:
+def test_a_dashboard_that_does_not_answer_is_named_with_the_fix() -> None:
     with connect("http://127.0.0.1:1") as client:
         unreachable = refusal(client, "names")
-    with pytest.raises(ApiError, match=r"http://127\.0\.0\.1:8600"):
-        connect("127.0.0.1:8600")
+    silent = socket.create_server(("127.0.0.1", 0))
+    with silent, connect(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.05) as client:
+        late = refusal(client, "names")
 
     assert unreachable.status is None
     assert "stagelens up" in unreachable.fix
+    assert late.error == "no response within 0.05 s"
+    assert "timeout=" in late.fix
+    with pytest.raises(ApiError, match=r"http://127\.0\.0\.1:8600"):
+        connect("127.0.0.1:8600")
 
 
 def test_an_unusable_proxy_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,10 +241,9 @@ class SignInPage(BaseHTTPRequestHandler):
             self.send_header("Location", "https://sso.example.com/login")
             self.end_headers()
         else:
+            kind = "text/html" if self.path.startswith("/api/v1/services") else "application/json"
             self.send_response(200)
-            self.send_header(
-                "Content-Type", "text/html" if self.path.startswith("/api/v1/services") else "application/json"
-            )
+            self.send_header("Content-Type", kind)
             self.end_headers()
             self.wfile.write(b"<form>")
 

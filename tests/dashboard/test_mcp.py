@@ -24,40 +24,26 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import TextContent
 
-from stagelens.alerts.objectives.slo_file import LiveSloFile
-from stagelens.alerts.reader import AlertsReader
 from stagelens.cli.mcp_server import server
 from stagelens.cli.mcp_text import MAX_CHARS, paged
 from stagelens.cli.mcp_tools import Tools
 from stagelens.client import connect
 from stagelens.core.errors import StagelensError
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard import slow_replica
-from tests.dashboard.burning_slos import ENV
+from tests.dashboard.burning_slos import SLO
 from tests.dashboard.conftest import ROOT
+from tests.dashboard.rendering import alerts_of
 from tests.dashboard.served_versions import NOW
+from tests.dashboard.tabs import Serve
 from tests.support import command_line
 
 TOKEN = "a token of this test, long enough"  # noqa: S105
 
 
-@contextmanager
-def serving(
-    store: Store, slos: Path | None = None, *, token: str | None = None, now: float = NOW.timestamp()
-) -> Generator[str]:
-    alerts = AlertsReader(store, LiveSloFile(slos, ENV)) if slos else None
-    served = Dashboard(DashboardConfig(port=0, token=token), store, alerts, clock=lambda: now)
-    served.start()
-    yield "http://{}:{}".format(*served.address)
-    served.stop()
-
-
 @pytest.fixture(scope="module")
-def burning(burning_store: Store, burning_folder: Path) -> Iterator[str]:
-    with serving(burning_store, burning_folder / "slo.yaml") as url:
-        yield url
+def burning(burning_store: Store, burning_folder: Path, serve: Serve) -> str:
+    return serve(burning_store, alerts_of(burning_store, burning_folder, SLO))
 
 
 class Calls:
@@ -119,7 +105,7 @@ def test_an_assistant_finds_a_slow_function_from_a_cold_start(base: str) -> None
     asyncio.run(run())
 
 
-def test_an_assistant_finds_a_slow_replica(tmp_path: Path) -> None:
+def test_an_assistant_finds_a_slow_replica(tmp_path: Path, serve: Serve) -> None:
     store = slow_replica.store_of(tmp_path, slow_replica.traffic())
 
     async def use(ask: Calls) -> None:
@@ -127,8 +113,8 @@ def test_an_assistant_finds_a_slow_replica(tmp_path: Path) -> None:
         assert f"({slow_replica.SLOW})" in await ask("why_slow", service=slow["service"])
         assert ask.number <= 6
 
-    with closing(store), serving(store, now=slow_replica.NOW.timestamp()) as url:
-        session(url, use)
+    session(serve(store, clock=slow_replica.NOW.timestamp), use)
+    store.close()
 
 
 def test_the_stages_of_an_answer_add_up(base: str) -> None:
@@ -199,7 +185,7 @@ def test_a_dashboard_that_does_not_answer_is_named() -> None:
 
 @pytest.mark.usefixtures("burning_store")
 def test_tools_change_incidents_only_with_the_flag(
-    burning_folder: Path, open_store: Callable[..., Store], tmp_path: Path
+    burning_folder: Path, open_store: Callable[..., Store], tmp_path: Path, serve: Serve
 ) -> None:
     with (
         closing(sqlite3.connect(tmp_path / "own.db")) as copy,
@@ -221,12 +207,10 @@ def test_tools_change_incidents_only_with_the_flag(
     async def without_token(ask: Calls) -> None:
         assert "only with a token" in await ask.refused("silence", service="hot", duration="1h", comment="x")
 
-    with closing(store):
-        with serving(store, burning_folder / "slo.yaml", token=TOKEN) as url:
-            session(url, reading, token=TOKEN)
-            session(url, writing, token=TOKEN, write=True)
-        with serving(store) as url:
-            session(url, without_token, write=True)
+    url = serve(store, alerts_of(store, tmp_path, SLO), token=TOKEN)
+    session(url, reading, token=TOKEN)
+    session(url, writing, token=TOKEN, write=True)
+    session(serve(store), without_token, write=True)
 
 
 @contextmanager
@@ -241,8 +225,8 @@ def serving_http(url: str, host: str = "127.0.0.1") -> Generator[str]:
 
 
 @pytest.fixture
-def over_http(filled: Store) -> Iterator[str]:
-    with serving(filled, token=TOKEN) as url, serving_http(url) as served:
+def over_http(filled: Store, serve: Serve) -> Iterator[str]:
+    with serving_http(serve(filled, token=TOKEN)) as served:
         yield served
 
 
@@ -271,21 +255,12 @@ def test_unfinished_bodies_do_not_block_assistants(over_http: str) -> None:
 @pytest.mark.parametrize(
     ("host", "own"), [("127.0.0.1", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]"]), ("0.0.0.0", ["lens.example"])]
 )
-def test_only_own_pages_may_call(filled: Store, host: str, own: list[str]) -> None:
-    with serving(filled, token=TOKEN) as dashboard, serving_http(dashboard, host) as url:
+def test_only_own_pages_may_call(filled: Store, serve: Serve, host: str, own: list[str]) -> None:
+    with serving_http(serve(filled, token=TOKEN), host) as url:
         port = httpx2.URL(url).port
-        foreign = [
-            "http://127.0.0.1:9",
-            "http://127.0.0.1",
-            "null",
-            "http://localhost:1@evil.example",
-            f"http://{own[0]}:{port}/",
-        ]
-        foreign += [
-            f"http://{own[0]}:{port}.evil.example",
-            f"http://{own[0]}.evil.example:{port}",
-            f"ftp://{own[0]}:{port}",
-        ]
+        foreign = ["http://127.0.0.1:9", "http://127.0.0.1", "null", "http://localhost:1@evil.example"]
+        foreign += [f"http://{own[0]}:{port}/", f"http://{own[0]}:{port}.evil.example", f"ftp://{own[0]}:{port}"]
+        foreign += [f"http://{own[0]}.evil.example:{port}"]
         hosts = {each: status_over_http(url, Host=f"{each}:{port}") for each in own}
         origins = {each: status_over_http(url, Host=f"{own[0]}:{port}", Origin=f"http://{each}:{port}") for each in own}
         refused = {each: status_over_http(url, Host=f"{own[0]}:{port}", Origin=each) for each in foreign}

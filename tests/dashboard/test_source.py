@@ -9,11 +9,9 @@ from threading import Barrier, Event
 import pandas as pd
 import pytest
 
-from stagelens.core.histogram import Histogram
-from stagelens.core.names import REQUEST_DURATION
-from stagelens.dashboard.source import Source
-from stagelens.store import Batch, Point, Selection, Series, Store
+from stagelens.store import Selection, Series, Store
 from stagelens.store.query_cache import QueryCache
+from tests.dashboard.rendering import source_of, write_requests
 from tests.dashboard.served_versions import NOW
 
 CAPACITY = 1_000_000
@@ -27,11 +25,7 @@ def store(store: Store) -> Store:
 
 
 def send(store: Store, service: str, name: str) -> None:
-    histogram = Histogram()
-    histogram.record(0.1)
-    at = int(NOW.timestamp()) - 300
-    point = Point(Series(service), REQUEST_DURATION, "forward", at, histogram)
-    store.write([Batch(f"{name}-{service}", [point])])
+    write_requests(store, Series(service), ago=300 if name == "first" else 290)
 
 
 def of(service: str | None) -> Selection:
@@ -39,7 +33,7 @@ def of(service: str | None) -> Selection:
 
 
 def test_cached_results_survive_writes_of_other_services(store: Store) -> None:
-    source = Source(store, None, NOW.timestamp)
+    source = source_of(store)
     asked: list[Selection] = []
 
     def count(selection: Selection) -> int:
@@ -57,7 +51,7 @@ def test_cached_results_survive_writes_of_other_services(store: Store) -> None:
 
 
 def test_cached_results_of_two_services_expire_when_either_writes(store: Store) -> None:
-    source = Source(store, None, NOW.timestamp)
+    source = source_of(store)
 
     def both(a: Selection, b: Selection) -> int:
         return store.read.latency(a).count + store.read.latency(b).count

@@ -16,32 +16,23 @@ NOW = datetime(2026, 11, 20, 12, 0, 7, tzinfo=UTC)
 WHOLE = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
 
-def test_the_default_window_is_the_last_six_hours_to_the_last_whole_bucket() -> None:
-    view = parse("/", "", NOW)
-
-    assert (view.start, view.end, view.live) == (WHOLE - timedelta(hours=6), WHOLE, True)
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
     ("search", "start", "end"),
     [
+        ("", WHOLE - timedelta(hours=6), WHOLE),
         ("?from=now-15m", WHOLE - timedelta(minutes=15), WHOLE),
-        (
-            "?from=1795100000000&to=1795103600000",
-            datetime.fromtimestamp(1795100000, UTC),
-            datetime.fromtimestamp(1795103600, UTC),
-        ),
-        (
-            "?from=2026-11-20T10:00&to=2026-11-20T11:00Z",
-            datetime(2026, 11, 20, 10, tzinfo=UTC),
-            datetime(2026, 11, 20, 11, tzinfo=UTC),
-        ),
+        ("?from=1795100000000&to=1795103600000", moment("2026-11-19T14:53:20"), moment("2026-11-19T15:53:20")),
+        ("?from=2026-11-20T10:00&to=2026-11-20T11:00Z", moment("2026-11-20T10:00"), moment("2026-11-20T11:00")),
     ],
 )
 def test_a_window_is_relative_or_from_moment_to_moment(search: str, start: datetime, end: datetime) -> None:
     view = parse("/", search, NOW)
 
-    assert (view.start, view.end) == (start, end)
+    assert (view.start, view.end, view.live) == (start, end, end == WHOLE)
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
@@ -51,37 +42,15 @@ def test_an_invalid_window_falls_back_to_the_default(start: str, end: str) -> No
     assert timedelta() < view.end - view.start <= timedelta(days=400)
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "0001-01-01",
-        "0001-01-01T00:00+14:00",
-        "9999-12-31",
-        "253402300799999",
-        "1969-12-31",
-        "2200-01-01",
-        "now-3000w",
-        "x",
-    ],
-)
-def test_a_time_outside_the_date_range_is_ignored(moment: str) -> None:
-    view = parse("/", address("/", {"from": moment, "to": moment}).partition("?")[2], NOW)
+def test_a_window_outside_the_date_range_is_ignored_and_reported() -> None:
+    far = ("0001-01-01", "0001-01-01T00:00+14:00", "9999-12-31", "253402300799999", "1969-12-31", "2200-01-01")
+    for each in (*far, "now-3000w", "x"):
+        view = parse("/", address("/", {"from": each, "to": each}).partition("?")[2], NOW)
+        assert (view.start, view.end) == (WHOLE - timedelta(hours=6), WHOLE), each
 
-    assert (view.start, view.end) == (WHOLE - timedelta(hours=6), WHOLE)
-
-
-@pytest.mark.parametrize(
-    ("search", "expected"),
-    [
-        ("from=now-1h", True),
-        ("", True),
-        ("from=now&to=now-1h", False),
-        ("from=now-401d", False),
-        ("from=now-0s", False),
-    ],
-)
-def test_a_window_reports_whether_it_was_requested(search: str, expected: bool) -> None:
-    assert parse("/", search, NOW).is_as_asked is expected
+    assert [parse("/", each, NOW).is_as_asked for each in ("from=now-1h", "")] == [True, True]
+    for each in ("from=now&to=now-1h", "from=now-401d", "from=now-0s"):
+        assert not parse("/", each, NOW).is_as_asked, each
 
 
 @given(st.text())
@@ -92,10 +61,9 @@ def test_characters_no_database_stores_are_replaced(text: str) -> None:
     assert all(each.encode() for each in (*view.parts, *view.query.values()))
 
 
-def test_unknown_keys_are_ignored_and_the_order_is_fixed() -> None:
-    view = parse("/s/a", "?to=now&utm_source=x&y=share&p=95", NOW)
-
-    assert view.here() == "/s/a?p=95&y=share&to=now"
+def test_unknown_keys_are_ignored_and_links_preserve_the_window() -> None:
+    assert parse("/s/a", "?to=now&utm_source=x&y=share&p=95", NOW).here() == "/s/a?p=95&y=share&to=now"
+    assert parse("/s/a", "?from=now-1h&y=share&v=2.0", NOW).link("/traces", svc="a") == "/traces?svc=a&from=now-1h"
 
 
 def test_another_list_starts_at_its_first_page() -> None:
@@ -103,14 +71,8 @@ def test_another_list_starts_at_its_first_page() -> None:
 
     assert (view.here(dom="load"), view.here(n="4")) == ("/traces?dom=load", "/traces?dom=queue&n=4")
     assert (view.here(), view.page_of(9), view.page_of(2)) == ("/traces?dom=queue&n=3", 3, 2)
-    assert [parse("/", f"?n={each}", NOW).page_of(5) for each in ("0", "-1", "x", "²", "9" * 30, "9" * 9)] == [
-        1,
-        1,
-        1,
-        1,
-        1,
-        5,
-    ]
+    for number, shown in (("0", 1), ("-1", 1), ("x", 1), ("²", 1), ("9" * 30, 1), ("9" * 9, 5)):
+        assert parse("/", f"?n={number}", NOW).page_of(5) == shown
 
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.text())))
@@ -130,32 +92,21 @@ def test_typed_attributes_need_no_escapes() -> None:
     )
 
 
-def test_a_link_preserves_the_window_and_drops_page_parameters() -> None:
-    view = parse("/s/a", "?from=now-1h&y=share&v=2.0", NOW)
-
-    assert view.link("/traces", svc="a") == "/traces?svc=a&from=now-1h"
-
-
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1))
 def test_any_service_name_survives_its_address(name: str) -> None:
     assert parse(service_path(name), "", NOW).parts == ("s", name)
 
 
-@pytest.mark.parametrize(
-    ("text", "percentile"),
-    [("95", 0.95), ("99.9", 0.999), ("x", 0.99), ("100", 0.99), ("-1", 0.99), ("0.99", 0.99), ("0", 0)],
-)
-def test_a_pinned_percentile_is_below_one_hundred(text: str, percentile: float) -> None:
-    assert parse("/s/a", f"?p={text}", NOW).percentile == pytest.approx(percentile)
+def test_a_pinned_percentile_is_below_one_hundred() -> None:
+    pins = {"95": 0.95, "99.9": 0.999, "x": 0.99, "100": 0.99, "-1": 0.99, "0.99": 0.99, "0": 0}
+
+    assert {text: parse("/s/a", f"?p={text}", NOW).percentile for text in pins} == pytest.approx(pins)
 
 
-@pytest.mark.parametrize(
-    ("zone", "hour"), [("Europe/Berlin", 13), ("Nowhere/Land", 12), ("../etc/passwd", 12), (None, 12)]
-)
-def test_times_are_in_the_reader_s_zone_where_it_is_known(zone: str | None, hour: int) -> None:
-    view = parse("/", "", NOW, zone)
-
-    assert view.now.astimezone(view.zone).hour == hour
+def test_times_are_in_the_reader_s_zone_where_it_is_known() -> None:
+    for zone, hour in (("Europe/Berlin", 13), ("Nowhere/Land", 12), ("../etc/passwd", 12), (None, 12)):
+        view = parse("/", "", NOW, zone)
+        assert view.now.astimezone(view.zone).hour == hour
 
 
 def test_a_window_names_its_clocks_where_they_change() -> None:
