@@ -30,67 +30,42 @@ from stagelens.dashboard.ui.format import percentile
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 AXIS = TimeAxis(START, START + timedelta(minutes=10), timedelta(minutes=1), UTC)
+MINUTES = [START + timedelta(minutes=minute) for minute in range(10)]
 Figure = dict[str, Any]
 
 
 def breakdown(requests: int = 20_000, slow: float = 1.0) -> pd.DataFrame:
     grid = np.array(percentile_grid(requests))
-    stages = {
-        "forward": 0.02 + 0.004 * grid,
-        "queue": slow * 0.002 / (1.001 - grid),
-        "overhead": np.full(len(grid), 0.001),
-    }
+    stages = {"forward": 0.02 + 0.004 * grid, "queue": slow * 0.002 / (1.001 - grid), "overhead": 0.001 + 0 * grid}
     total = sum(stages.values())
-    frame = pd.DataFrame(
-        {
-            "percentile": grid,
-            "n": 40,
-            "value_seconds": total,
-            "low_seconds": total * 0.99,
-            "high_seconds": total * 1.01,
-            **stages,
-        }
-    )
+    bounds = {"value_seconds": total, "low_seconds": total * 0.99, "high_seconds": total * 1.01}
+    frame = pd.DataFrame({"percentile": grid, "n": 40, **bounds, **stages})
     frame.attrs["requests"] = requests
     return frame
 
 
 def over_time(missing: tuple[int, ...] = ()) -> pd.DataFrame:
-    rows = [
-        {"at": START + timedelta(minutes=minute), "n": 600, "value_seconds": 0.1, "forward": 0.06, "queue": 0.04}
-        for minute in range(10)
-        if minute not in missing
-    ]
-    return pd.DataFrame(rows)
+    at = [each for minute, each in enumerate(MINUTES) if minute not in missing]
+    return pd.DataFrame({"at": at, "n": 600, "value_seconds": 0.1, "forward": 0.06, "queue": 0.04})
 
 
 def cells() -> pd.DataFrame:
+    columns = ["at", "low_seconds", "high_seconds", "n", "dominant", "share", "second", "second_share"]
     rows = [
-        {
-            "at": START + timedelta(minutes=minute),
-            "low_seconds": low,
-            "high_seconds": low * 2 ** (1 / 8),
-            "n": n,
-            "dominant": stage,
-            "share": share,
-            "second": second,
-            "second_share": 1 - share,
-        }
-        for minute in range(10)
+        (at, low, low * 2 ** (1 / 8), n, stage, share, second, 1 - share)
+        for at in MINUTES
         for low, n, stage, share, second in ((0.03, 500, "forward", 1.0, ""), (0.3, 7, "queue", 5 / 7, "forward"))
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=columns)
 
 
 def quantiles() -> pd.DataFrame:
     """p50 and p99 over the same minutes."""
-    at = [START + timedelta(minutes=minute) for minute in range(10)]
-    return pd.DataFrame({"at": at, "n": 507, "p50": 0.03, "p99": 0.3})
+    return pd.DataFrame({"at": MINUTES, "n": 507, "p50": 0.03, "p99": 0.3})
 
 
 def counts() -> pd.DataFrame:
-    at = [START + timedelta(minutes=minute) for minute in range(10)]
-    return pd.DataFrame({"at": pd.to_datetime(at), "total": 100.0, "bad": 2.0})
+    return pd.DataFrame({"at": pd.to_datetime(MINUTES), "total": 100.0, "bad": 2.0})
 
 
 def burn(counted: pd.DataFrame, *lines: BurnLine) -> Figure:
@@ -141,14 +116,13 @@ def notes(figure: Figure) -> list[str]:
     return [str(note["text"]) for note in figure["layout"]["annotations"]]
 
 
-@pytest.mark.parametrize("name", list(figures()))
-def test_a_figure_names_colours_by_token_only(name: str) -> None:
-    found = [text for text in texts(figures()[name]) if re.search(r"#[0-9A-Fa-f]{3}|rgb|hsl", text)]
-    coloured = [text for text in texts(figures()[name]) if text.startswith("$")]
+def test_a_figure_names_colours_by_token_only() -> None:
+    for name, figure in figures().items():
+        coloured = [text for text in texts(figure) if text.startswith("$")]
 
-    assert found == []
-    assert coloured
-    assert all(TOKEN.fullmatch(text) for text in coloured)
+        assert not [text for text in texts(figure) if re.search(r"#[0-9A-Fa-f]{3}|rgb|hsl", text)], name
+        assert coloured, name
+        assert all(TOKEN.fullmatch(text) for text in coloured), name
 
 
 def test_stacked_stages_add_up_to_the_line() -> None:
@@ -159,6 +133,10 @@ def test_stacked_stages_add_up_to_the_line() -> None:
 
     assert bands(figure).sum(axis=0) == pytest.approx(total, rel=1e-5)
     assert bands(percentile_figure(breakdown(), share=True)).sum(axis=0) == pytest.approx(1.0, rel=1e-5)
+    # Named percentiles are written.
+    p99 = float(breakdown().loc[np.isclose(breakdown()["percentile"], 0.99), "value_seconds"].iloc[0])
+    assert sum("ms</b>" in text for text in notes(figure)) >= 4
+    assert any(f"{p99 * 1000:.0f}" in text for text in notes(figure))
 
 
 @pytest.mark.parametrize(
@@ -183,17 +161,13 @@ def test_the_objective_label_has_attained_and_target_and_priority_over_the_media
     assert any("<b>27" in text for text in written) is has_median
 
 
-def test_percentiles_have_readable_names() -> None:
-    assert all(len(percentile(each)) <= len("p99.44") for each in percentile_grid(1_000_000))
-
-
 def test_the_area_between_two_versions_has_the_colour_of_the_faster() -> None:
     a, b = breakdown(), breakdown(slow=2)
     b.loc[len(b) - 1, "value_seconds"] = a["value_seconds"].iloc[-1] * 0.9
-    crossed = [trace["fillcolor"] for trace in both_figure(a, b, ("v1", "v2"))["data"] if "fillcolor" in trace]
-    slower = [
-        trace["fillcolor"] for trace in both_figure(a, breakdown(slow=2), ("v1", "v2"))["data"] if "fillcolor" in trace
-    ]
+    crossed, slower = (
+        [trace["fillcolor"] for trace in both_figure(a, each, ("v1", "v2"))["data"] if "fillcolor" in trace]
+        for each in (b, breakdown(slow=2))
+    )
 
     assert crossed == ["$bad@.10", "$good@.10"]
     assert slower == ["$bad@.10"]
@@ -242,21 +216,13 @@ def test_gains_and_losses_add_up_to_the_difference() -> None:
     assert bands(figure, "more").sum(axis=0) + bands(figure, "less").sum(axis=0) == pytest.approx(difference, abs=1e-5)
 
 
-def test_named_percentiles_are_written_as_durations() -> None:
-    frame = breakdown()
-    p99 = float(frame.loc[np.isclose(frame["percentile"], 0.99), "value_seconds"].iloc[0])
-    written = notes(percentile_figure(frame))
-
-    assert sum("ms</b>" in text for text in written) >= 4
-    assert any(f"{p99 * 1000:.0f}" in text for text in written)
-
-
 @given(st.integers(min_value=0, max_value=10**9))
 def test_the_grid_ends_at_ten_requests_above_the_percentile(requests: int) -> None:
     grid = percentile_grid(requests)
 
     assert list(grid) == sorted(set(grid))
     assert all(requests * (1 - each) >= 10 - 1e-4 for each in grid)
+    assert all(len(percentile(each)) <= len("p99.44") for each in grid if requests <= 10**6)
 
 
 def test_a_stage_name_of_the_user_is_text_and_not_html() -> None:
@@ -300,20 +266,15 @@ def test_of_thresholds_close_to_each_other_the_highest_is_named() -> None:
 
 def test_a_missing_step_is_a_gap() -> None:
     figure = over_time_figure(over_time(missing=(4, 5)), AXIS)
-    line = next(values(trace["y"]) for trace in figure["data"] if trace.get("connectgaps") is False)
-
-    where = next(values(trace["x"]) for trace in figure["data"] if trace.get("connectgaps") is False)
-    gap = [AXIS.place(START + timedelta(minutes=minute)) for minute in (4, 6)]
+    trace = next(each for each in figure["data"] if each.get("connectgaps") is False)
+    line, where = values(trace["y"]), values(trace["x"])
+    gap = [AXIS.place(MINUTES[minute]) for minute in (4, 6)]
+    alone = values(over_time_figure(over_time(missing=tuple(range(9))), AXIS)["data"][0]["x"])
 
     assert list(where[np.isnan(line)]) == gap
     assert not ((where > gap[0]) & (where < gap[1])).any()
-
-
-def test_a_single_step_is_drawn_one_step_wide() -> None:
-    figure = over_time_figure(over_time(missing=tuple(range(9))), AXIS)
-    where = values(figure["data"][0]["x"])
-
-    assert where.max() - where.min() == timedelta(minutes=1).total_seconds() * 1000
+    # A single step is drawn one step wide.
+    assert alone.max() - alone.min() == timedelta(minutes=1).total_seconds() * 1000
 
 
 @settings(deadline=None)
@@ -326,7 +287,9 @@ def test_the_time_chart_shows_the_counted_values(there: list[bool]) -> None:
     assert bands(figure).sum(axis=0) == pytest.approx(np.nan_to_num(line), abs=1e-6)
 
 
-def test_steps_with_too_few_requests_are_greyed() -> None:
+def test_steps_with_too_few_requests_are_greyed_and_the_strip_shows_requests_a_second() -> None:
+    strip = next(trace for trace in over_time_figure(over_time(), AXIS)["data"] if trace["type"] == "bar")
+    assert values(strip["y"]) == pytest.approx(10.0)
     tail, body = (over_time_figure(over_time(), AXIS, quantile=each)["layout"]["shapes"] for each in (0.99, 0.95))
 
     assert [(shape["x0"], shape["x1"]) for shape in tail] == [(AXIS.place(START), AXIS.place(AXIS.end))]
@@ -401,13 +364,6 @@ def test_custom_stages_and_waiting_have_patterns() -> None:
     families = {trace["name"]: trace["meta"]["family"] for trace in percentile_figure(frame)["data"] if "meta" in trace}
 
     assert families == {"rerank": "own", "Queue": "wait", "Unattributed": ""}
-
-
-def test_the_strip_shows_requests_a_second() -> None:
-    figure = over_time_figure(over_time(), AXIS)
-    strip = next(values(trace["y"]) for trace in figure["data"] if trace["type"] == "bar")
-
-    assert strip == pytest.approx(10.0)
 
 
 @given(st.integers(0, 9_999), st.integers(30_000, 900_000), st.sampled_from([10, 20, 30, 60]))
