@@ -82,15 +82,6 @@ def test_a_page_has_no_errors_and_fits_phones(open_tab: OpenTab, base: str, slow
     assert looks == [""] * 4
 
 
-def test_the_stage_table_names_what_the_tail_adds(visit: Visit) -> None:
-    page = visit.go("/s/vision-api")
-    first = page.locator("[data-inspector] tbody tr").first
-
-    assert first.locator("th").inner_text() == "Preprocess"
-    assert re.fullmatch(r"[\d.]+\u202fms", first.locator("[data-now]").inner_text())
-    expect(page.locator(".card", has_text="What the tail adds").locator(".foot")).to_contain_text("Preprocess explains")
-
-
 def test_hovering_the_chart_rewrites_the_table(visit: Visit) -> None:
     page = visit.go("/s/vision-api")
     head, total = page.locator("th [data-percentile]"), page.locator("[data-total]")

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import FloatRect, Page, ViewportSize, expect
 
 from stagelens.dashboard.pages import service
-from tests.dashboard.tabs import DESKTOP, PHONE, SOON, OpenTab, Visit, retry, screenshot, serious_violations
+from tests.dashboard.tabs import DESKTOP, PHONE, SOON, OpenTab, Visit, hover, retry, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -229,3 +229,21 @@ def test_charts_are_drawn_before_the_last_card_arrives(visit: Visit, monkeypatch
     expect(page.locator(".pending")).to_be_hidden()
     assert (before, services.count()) == (0, 1)
     assert page.evaluate("window.shift") < 0.01
+
+
+def test_hovering_shows_the_stages_before_the_first_token(visit: Visit) -> None:
+    page = visit.go("/s/chat-llm/tokens")
+    box = page.locator("[data-chart=first-token] .hovertext").first
+    pattern = re.compile(r"p9[\d.]+ \d.*n \d.*(Queue|Prefill)", re.DOTALL)
+    hover(page, "first-token", 0.65, lambda: expect(box).to_contain_text(pattern, timeout=SOON))
+
+    assert page.locator(".cursor:not([hidden])").count() == 0
+
+
+def test_the_breakdown_percentile_control_redraws_the_chart(visit: Visit) -> None:
+    page = visit.go("/s/chat-llm/tokens")
+    page.locator("[data-chart=over]").scroll_into_view_if_needed()
+    page.get_by_role("group", name="Percentile", exact=True).get_by_role("button", name="p50").click()
+    page.wait_for_url(re.compile(r"[?&]t=50"))
+
+    expect(page.locator(".card", has_text="Breakdown over time").locator(".sub").first).to_contain_text("p50 of each")
