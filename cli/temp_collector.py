@@ -29,16 +29,15 @@ class TemporaryCollector:
 
     def finish(self) -> list[str]:
         self._collector.stop()
-        health = self._collector.health
+        metrics = self._collector.metrics
         SpanAggregator(
             self.store,
             interval_seconds=0,
             max_waiting_bytes=0,
-            health=health,
-            metrics=self._collector.metrics,
+            metrics=metrics,
             limits=InboxLimits(hold_seconds=0),
         ).run_once()
-        return health.reasons
+        return metrics.health.reasons
 
 
 @contextmanager

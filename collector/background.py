@@ -9,7 +9,6 @@ from ..core.errors import StoreError
 from ..store import Store
 from ..store.inbox import AggregationInput, AggregationResult
 from ..store.points import as_columns
-from .health import Health
 from .ingest.writer import FullError
 from .self_metrics import SelfMetrics
 from .traces.inbox import InboxLimits, InboxOutcome, process_inbox
@@ -23,10 +22,9 @@ INBOX_BYTES = 24 * 1024**2
 
 
 class Maintenance(PeriodicThread):
-    def __init__(self, store: Store, *, interval_seconds: float, health: Health, metrics: SelfMetrics) -> None:
+    def __init__(self, store: Store, *, interval_seconds: float, metrics: SelfMetrics) -> None:
         super().__init__("maintenance", rest_seconds=interval_seconds)
-        self._store, self._interval_seconds = store, interval_seconds
-        self._health, self._metrics = health, metrics
+        self._store, self._interval_seconds, self._metrics = store, interval_seconds, metrics
 
     def step(self) -> float:
         self.run_once()
@@ -39,9 +37,9 @@ class Maintenance(PeriodicThread):
             self._metrics.store(self._store.about.state(), len(self._store.about.capped_dimensions()))
         except Exception as error:  # noqa: BLE001 - the thread must survive; the next run may succeed
             self._metrics.maintenance_failed()
-            self._health.failed(MAINTENANCE_PART, f"{type(error).__name__}: {error}")
+            self._metrics.health.failed(MAINTENANCE_PART, f"{type(error).__name__}: {error}")
         else:
-            self._health.succeeded(MAINTENANCE_PART)
+            self._metrics.health.succeeded(MAINTENANCE_PART)
 
 
 class SpanAggregator(PeriodicThread):
@@ -51,14 +49,13 @@ class SpanAggregator(PeriodicThread):
         *,
         interval_seconds: float,
         max_waiting_bytes: int,
-        health: Health,
         metrics: SelfMetrics,
         keep: SamplingPolicy | None = None,
         limits: InboxLimits | None = None,
     ) -> None:
         super().__init__("aggregation")
         self._store, self._interval_seconds, self._max_waiting_bytes = store, interval_seconds, max_waiting_bytes
-        self._health, self._metrics = health, metrics
+        self._metrics = metrics
         self._keep, self._limits = keep or SamplingPolicy(), limits or InboxLimits()
         self._waiting_bytes = 0
 
@@ -85,11 +82,11 @@ class SpanAggregator(PeriodicThread):
                 self._update_waiting()
         except Exception as error:  # noqa: BLE001 - the thread must survive; the next run may succeed
             self._metrics.aggregation_failed()
-            self._health.failed(AGGREGATION_PART, f"{type(error).__name__}: {error}")
+            self._metrics.health.failed(AGGREGATION_PART, f"{type(error).__name__}: {error}")
             if not isinstance(error, StoreError):
                 _log.exception("collector: spans could not be assembled into requests; they are retried")
         else:
-            self._health.succeeded(AGGREGATION_PART)
+            self._metrics.health.succeeded(AGGREGATION_PART)
 
     def _aggregate(self) -> bool:
         outcome, aggregated = InboxOutcome(), AggregationResult()

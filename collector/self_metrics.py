@@ -1,7 +1,9 @@
-"""Metrics of the collector itself, on /metrics."""
+"""What the collector reports about itself: its health, for /livez and /readyz, and its metrics, on /metrics."""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import Counter as CountOf
 from collections.abc import Sequence
 
@@ -13,12 +15,13 @@ from ..store import Batch, StoreState
 from ..store.inbox import InboxBacklog
 from ..store.points import PointColumns, as_columns
 from .exposition import PROTOBUF_MEDIA_TYPE, TEXT_MEDIA_TYPE, write_protobuf, write_text
-from .health import Health
 from .ingest.validation import IngestResult, Reason
 from .losses import CollectorLosses
 from .open_processes import OpenProcesses
 from .prometheus import Counters
 from .traces.inbox import InboxOutcome
+
+_log = logging.getLogger(__name__)
 
 _PREFIX = "stagelens_collector_"
 # Label of each count of `InboxOutcome`.
@@ -27,8 +30,56 @@ _OUTCOMES = {"aggregated": "folded", **{name: name for name in ("late", "repeate
 _COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
+class Health:
+    """Failing parts and ended threads. Thread-safe; each change of state is logged once, not with every report."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failing: dict[str, str] = {}
+        self._threads: list[threading.Thread] = []
+
+    def watch(self, thread: threading.Thread) -> None:
+        with self._lock:
+            self._threads.append(thread)
+
+    @property
+    def dead(self) -> list[str]:
+        """Threads that have ended, one line for each; the collector then needs a restart."""
+        with self._lock:
+            ended = [thread.name for thread in self._threads if not thread.is_alive()]
+        return [f"the thread {name} has stopped; see the log and restart the collector" for name in ended]
+
+    def failed(self, part: str, reason: str) -> None:
+        with self._lock:
+            news = part not in self._failing
+            self._failing[part] = reason
+        if news:
+            _log.error("%s failed: %s", part, reason)
+
+    def succeeded(self, part: str) -> None:
+        with self._lock:
+            news = self._failing.pop(part, None) is not None
+        if news:
+            _log.warning("%s works again", part)
+
+    @property
+    def reasons(self) -> list[str]:
+        with self._lock:
+            return [f"{part} failed: {reason}" for part, reason in self._failing.items()]
+
+    @property
+    def failing(self) -> dict[str, str]:
+        with self._lock:
+            return dict(self._failing)
+
+    def is_failing(self, part: str) -> bool:
+        with self._lock:
+            return part in self._failing
+
+
 class SelfMetrics:
-    def __init__(self, health: Health, counters: Counters | None = None) -> None:
+    def __init__(self, counters: Counters | None = None) -> None:
+        self.health = health = Health()
         self.losses, self.processes = CollectorLosses(), OpenProcesses()
         self._counters = counters = counters or Counters()
         self._registry = registry = CollectorRegistry()

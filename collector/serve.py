@@ -26,7 +26,6 @@ from ..store import Store
 from .background import Maintenance, SpanAggregator
 from .config import CollectorConfig, LiveConfig
 from .exposition import negotiate
-from .health import Health
 from .ingest.pipeline import Endpoint, IngestPipeline, IngestRequest, refusal_response
 from .ingest.writer import Writer
 from .otlp.responses import failure_response, http_response, media_type_of
@@ -35,10 +34,9 @@ from .scrape.scraper import Scraper
 from .self_metrics import SelfMetrics
 from .server.access_config import check_exposure
 from .server.auth import AccessControl, Caller, RefusedError
-from .server.body_reader import BodyReader
+from .server.bodies import BodyReader, DecoderPool
 from .server.connection_limits import ConnectionLimits
 from .server.connections import SCOPE_KEY
-from .server.decoder_pool import DecoderPool
 from .server.grpc_server import GrpcServer
 from .server.http_server import DRAIN_SECONDS, HttpServer, open_listener
 from .server.tls import GrpcTls, HttpTls
@@ -102,7 +100,6 @@ class HttpApp:
     pipeline: IngestPipeline
     body_reader: BodyReader
     access_control: AccessControl
-    health: Health
     metrics: SelfMetrics
     dashboard_url: str
     # One at a time: its cost grows with the load of the collector.
@@ -137,10 +134,10 @@ class HttpApp:
         return http_response(await self.pipeline.handle(ingest_request))
 
     async def _livez(self, _request: Request) -> Response:
-        return _probe(self.health.dead)
+        return _probe(self.metrics.health.dead)
 
     async def _readyz(self, _request: Request) -> Response:
-        return _probe(self.health.reasons)
+        return _probe(self.metrics.health.reasons)
 
     async def _exposition(self, request: Request) -> Response:
         self.access_control.admit(_caller(request))
@@ -214,21 +211,17 @@ class Collector:
         self._config = config
         self._file = file or LiveConfig(None, {})
         check_exposure(config.host, self._file.current.access, is_open=config.is_open)
-        self.health = health = Health()
-        self.metrics = metrics = SelfMetrics(health, Counters(lambda: self._file.current.prometheus))
-        self._writer = Writer(
-            store, max_batches=config.queue_batches, max_bytes=config.queue_bytes, health=health, metrics=metrics
-        )
+        self.metrics = metrics = SelfMetrics(Counters(lambda: self._file.current.prometheus))
+        self._writer = Writer(store, max_batches=config.queue_batches, max_bytes=config.queue_bytes, metrics=metrics)
         self._aggregation = SpanAggregator(
             store,
             interval_seconds=_AGGREGATION_SECONDS,
             # The inbox counts towards the size of the store, so its limit must leave capacity for metrics.
             max_waiting_bytes=min(config.spans_waiting_bytes, (config.retention.budget_bytes or sys.maxsize) // 4),
-            health=health,
             metrics=metrics,
             keep=SamplingPolicy(everything=config.keeps_all_traces),
         )
-        self._maintenance = Maintenance(store, interval_seconds=maintenance_seconds, health=health, metrics=metrics)
+        self._maintenance = Maintenance(store, interval_seconds=maintenance_seconds, metrics=metrics)
         self._scraper = Scraper(store, lambda: self._file.current.scrape or (), self._file.env, clock=clock)
         metrics.include(self._scraper.states)
         self._access_control = AccessControl(lambda: self._file.current.access, is_open=config.is_open)
@@ -236,7 +229,6 @@ class Collector:
         self._reporter = StatusReporter(
             store,
             metrics=metrics,
-            health=health,
             file=self._file,
             targets=self._scraper.states.all,
             shares=self._access_control.shares,
@@ -247,7 +239,7 @@ class Collector:
         self._runs = False
 
     def _servers(self, store: Store, clock: Callable[[], float]) -> Servers:
-        config, health, metrics = self._config, self.health, self.metrics
+        config, metrics = self._config, self.metrics
         access = self._file.current.access
         body_reader = BodyReader(config.max_body_bytes, config.queue_bytes, metrics)
         pipeline = IngestPipeline(
@@ -256,21 +248,20 @@ class Collector:
             writer=self._writer,
             decoders=self._decoders,
             body_reader=body_reader,
-            health=health,
             metrics=metrics,
             spans=SpanReader(lambda: self._file.current.rules, config.probes),
             admit_spans=self._aggregation.admit,
             add_event=store.add_event,
             clock=clock,
         )
-        http = HttpApp(pipeline, body_reader, self._access_control, health, metrics, config.dashboard_url)
+        http = HttpApp(pipeline, body_reader, self._access_control, metrics, config.dashboard_url)
         grpc = None
         if config.grpc_port is not None:
             grpc = GrpcServer(
                 (config.host, config.grpc_port),
                 max_body_bytes=config.max_body_bytes,
                 pipeline=pipeline,
-                health=health,
+                health=metrics.health,
                 credentials=GrpcTls(access.tls).credentials if access.tls else None,
             )
         # The other half of the queue is for complete requests.
@@ -306,7 +297,7 @@ class Collector:
         self._writer.start()
         for part in (self._aggregation, self._maintenance, self._scraper):
             part.start()
-            self.health.watch(part.thread)
+            self.metrics.health.watch(part.thread)
         try:
             self._server.begin(listening)
         except StagelensError:

@@ -18,7 +18,6 @@ from ..store.events import StoredLoad, forget_returned, write_stopped
 from ..store.inbox import read_backlog
 from ..store.points import PointColumns
 from .config import LiveConfig
-from .health import Health
 from .scrape.target_states import TargetState
 from .self_metrics import SelfMetrics
 from .server.service_shares import FORGOTTEN_SECONDS, ServiceShares
@@ -43,14 +42,13 @@ class StatusReporter(PeriodicThread):
         store: Store,
         *,
         metrics: SelfMetrics,
-        health: Health,
         file: LiveConfig,
         targets: Callable[[], Sequence[TargetState]] = lambda: (),
         shares: ServiceShares | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__("vitals")
-        self._store, self._metrics, self._health, self._file = store, metrics, health, file
+        self._store, self._metrics, self._file = store, metrics, file
         self._targets, self._clock = targets, clock
         self._shares = shares or ServiceShares()
         self._id, self.name, self._started = secrets.token_hex(8), "", clock()
@@ -101,7 +99,8 @@ class StatusReporter(PeriodicThread):
     def report(self) -> None:
         now = self._clock()
         self._taken.append((now, self._metrics.samples()))
-        failing = self._health.failing | dict.fromkeys(self._health.dead, "")
+        health = self._metrics.health
+        failing = health.failing | dict.fromkeys(health.dead, "")
         self._since = {part: self._since.get(part, now) for part in failing}
         targets = self._targets()
         down = [state for state in targets if state.state == "down"]

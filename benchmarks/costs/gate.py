@@ -19,7 +19,7 @@ from fleet import Fleet, make
 from pages.windows import page_costs, with_window
 
 from stagelens.collector.otlp.model import BodyTooLargeError
-from stagelens.collector.server.inflate import inflate
+from stagelens.collector.server.bodies import inflate
 
 from . import micro, service
 from .paced import older_collections

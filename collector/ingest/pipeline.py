@@ -29,7 +29,6 @@ from ...store import Batch, Series
 from ...store.collectors import LOSSES
 from ...store.events import Event, event_from_json
 from ..config import CollectorConfig
-from ..health import Health
 from ..otlp import model
 from ..otlp.json_encoding import to_protobuf
 from ..otlp.message_classes import check_bulk
@@ -37,9 +36,17 @@ from ..otlp.protobuf_encoding import read_metrics
 from ..otlp.responses import OtlpResponse, event_response, export_response, failure_response
 from ..self_metrics import SelfMetrics
 from ..server.auth import AccessControl, AdmittedClient, Caller, RefusedError
-from ..server.body_reader import MAX_RECEIVE_SECONDS, BodyReader, Hold
-from ..server.decoder_pool import DecoderPool, DecodeTogether, identity
-from ..server.inflate import HEAD_BYTES, encoding_of, resource_in
+from ..server.bodies import (
+    HEAD_BYTES,
+    MAX_RECEIVE_SECONDS,
+    BodyReader,
+    DecoderPool,
+    DecodeTogether,
+    Hold,
+    encoding_of,
+    identity,
+    resource_in,
+)
 from ..traces.columns import encode_spans
 from ..traces.parsed_spans import ParsedSpans
 from ..traces.span_reader import SpanReader
@@ -241,7 +248,6 @@ class IngestPipeline:
         writer: Writer,
         decoders: DecoderPool,
         body_reader: BodyReader,
-        health: Health,
         metrics: SelfMetrics,
         spans: SpanReader,
         admit_spans: Callable[[int], None],
@@ -249,7 +255,7 @@ class IngestPipeline:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._access_control, self._writer, self._decoders = access_control, writer, decoders
-        self._body_reader, self._health, self._metrics = body_reader, health, metrics
+        self._body_reader, self._metrics = body_reader, metrics
         self._add_event, self._clock = add_event, clock
         self._spans, self._admit_spans = spans, admit_spans
         self.refused = metrics.losses.add_of_sender
@@ -371,7 +377,7 @@ class IngestPipeline:
         if isinstance(error, RefusedError):
             return refusal_response(media_type, error)
         status = next(status for kind, status, _ in _STATUS_BY_ERROR if isinstance(error, kind))
-        if status == HTTPStatus.TOO_MANY_REQUESTS and self._health.is_failing(committing.WRITER_PART):
+        if status == HTTPStatus.TOO_MANY_REQUESTS and self._metrics.health.is_failing(committing.WRITER_PART):
             status = HTTPStatus.SERVICE_UNAVAILABLE
         close = status in (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.REQUEST_TIMEOUT)
         message = str(error) or f"the body was not received within {MAX_RECEIVE_SECONDS:g} s"

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 
 from ...core.errors import StagelensError, StoreError
 from ...store import Batch, Store
-from ..health import Health
 from ..self_metrics import SelfMetrics
 
 _log = logging.getLogger(__name__)
@@ -59,10 +58,9 @@ class _Waiting:
 
 
 class Writer:
-    def __init__(self, store: Store, *, max_batches: int, max_bytes: int, health: Health, metrics: SelfMetrics) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, max_batches: int, max_bytes: int, metrics: SelfMetrics) -> None:
+        self._store, self._metrics = store, metrics
         self._max_batches, self._max_bytes = max_batches, max_bytes
-        self._health, self._metrics = health, metrics
         self._changed = threading.Condition()
         self._queue: dict[str, _Waiting] = {}  # by batch id, in order of arrival
         self._bytes = 0
@@ -73,7 +71,7 @@ class Writer:
 
     def start(self) -> None:
         self._thread.start()
-        self._health.watch(self._thread)
+        self._metrics.health.watch(self._thread)
 
     def drain_now(self) -> None:
         with self._changed:
@@ -137,7 +135,7 @@ class Writer:
                 self._write(group)
         except Exception:  # noqa: BLE001 - logged and reported as unhealthy
             _log.exception("collector: the writer stopped with an internal error")
-            self._health.failed(
+            self._metrics.health.failed(
                 WRITER_PART, "the writer stopped with an internal error; see the log and restart the collector"
             )
 
@@ -183,7 +181,7 @@ class Writer:
         self._changed.wait_for(lambda: self._stopping or self._hurried != hurried, seconds)
 
     def _committed(self, group: list[_Waiting], counted: list[bool], seconds: float) -> None:
-        self._health.succeeded(WRITER_PART)
+        self._metrics.health.succeeded(WRITER_PART)
         self._metrics.committed([waiting.batch for waiting in group], counted, seconds)
         with self._changed:
             self._pause_seconds = 0.0
@@ -194,7 +192,7 @@ class Writer:
                 sender.set_result(new and position == 0)
 
     def _failed(self, error: StoreError) -> None:
-        self._health.failed(WRITER_PART, str(error))
+        self._metrics.health.failed(WRITER_PART, str(error))
         with self._changed:
             self._pause_seconds = min(max(self._pause_seconds * 2, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
             # No sender waits longer than one attempt, whether its batch is in this group or behind it.

@@ -15,7 +15,7 @@ import httpx
 from ...core.egress import CheckedTransport, EgressDeniedError, EgressPolicy
 from ...core.errors import StagelensError, WireError
 from ..otlp.model import BodyTooLargeError
-from ..server.inflate import inflate
+from ..server.bodies import inflate
 from .config import ScrapeTarget
 from .exposition import OPENMETRICS
 

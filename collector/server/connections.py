@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..otlp.responses import failure_response, http_response, media_type_of
-from .body_reader import receive_body
+from .bodies import receive_body
 from .connection_limits import ConnectionLimits, LimitedConnection
 
 # Key of the ASGI scope for the common name of the client's certificate.

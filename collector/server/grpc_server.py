@@ -21,13 +21,13 @@ import grpc.aio
 from ...core import names
 from ...core.addresses import host_and_port
 from ...core.errors import StagelensError
-from ..health import Health
 from ..ingest.pipeline import IngestPipeline, IngestRequest
 from ..ingest.writer import FullError
 from ..otlp.model import PROTOBUF, BodyTooLargeError, ExportSignal
 from ..otlp.responses import Failure, OtlpResponse
+from ..self_metrics import Health
 from .auth import Caller
-from .body_reader import MAX_RECEIVE_SECONDS, Hold
+from .bodies import MAX_RECEIVE_SECONDS, Hold
 from .connection_limits import client_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

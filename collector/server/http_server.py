@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from ...core.addresses import host_and_port
 from ...core.errors import StagelensError
-from .body_reader import with_complete_bodies
+from .bodies import with_complete_bodies
 from .connection_limits import ConnectionLimits
 from .connections import LimitedConnections
 from .tls_listener import accept_tls

@@ -23,7 +23,6 @@ from stagelens.alerts.delivery.outbox import AlertsThread
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo_file import EXAMPLE, Definitions
 from stagelens.alerts.serve import AlertMetrics, Alerts
-from stagelens.collector.health import Health
 from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.core.errors import ChannelError, ConfigError, StagelensError, StoreError
 from stagelens.store import Store, lease
@@ -317,7 +316,7 @@ def test_alert_metrics_pass_promtool(burning: Store) -> None:
 def test_an_unreadable_database_leaves_other_metrics(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     with store.transaction() as connection:
         connection.exec_driver_sql("DROP TABLE outbox")
-    beside = SelfMetrics(Health())
+    beside = SelfMetrics()
     beside.include(AlertMetrics(store))
     found = beside.exposition().decode()
 

@@ -10,7 +10,6 @@ import pytest
 
 from stagelens.collector.background import AGGREGATION_PART, SpanAggregator
 from stagelens.collector.config import CollectorConfig
-from stagelens.collector.health import Health
 from stagelens.collector.ingest.writer import FullError
 from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.collector.serve import Collector
@@ -41,14 +40,13 @@ def spans(now_ns: int) -> dict[str, Any]:
 
 
 def folding(
-    store: Store, health: Health, max_waiting_bytes: int = 1000, limits: InboxLimits | None = None
+    store: Store, max_waiting_bytes: int = 1000, limits: InboxLimits | None = None, metrics: SelfMetrics | None = None
 ) -> SpanAggregator:
     return SpanAggregator(
         store,
         interval_seconds=60,
         max_waiting_bytes=max_waiting_bytes,
-        health=health,
-        metrics=SelfMetrics(health),
+        metrics=metrics or SelfMetrics(),
         limits=limits,
     )
 
@@ -82,7 +80,7 @@ def test_spans_are_refused_while_too_many_wait(serve: Callable[..., Any], bodies
 
 
 def test_capacity_is_freed_after_processing(store: Store, ahead: Any) -> None:
-    thread = folding(store, Health(), 100)
+    thread = folding(store, 100)
     store.write([Batch("another's", spans=bytes(80))])
     thread.run_once()
     with pytest.raises(FullError):
@@ -97,7 +95,7 @@ def test_capacity_is_freed_after_processing(store: Store, ahead: Any) -> None:
 
 def test_capacity_is_freed_during_a_backlog(store: Store, ahead: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parcel = encode_spans(Spans(np.zeros(0, ROW), [], []))
-    thread = folding(store, Health(), 3 * len(parcel), InboxLimits(due_bytes=0))
+    thread = folding(store, 3 * len(parcel), InboxLimits(due_bytes=0))
     store.write([Batch(name, spans=parcel) for name in "abc"])
     thread.admit(3 * len(parcel))
     had_room: list[bool] = []
@@ -120,8 +118,8 @@ def test_capacity_is_freed_during_a_backlog(store: Store, ahead: Any, monkeypatc
 
 
 def test_a_failed_processing_is_reported_and_retried(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    health = Health()
-    thread = folding(store, health)
+    metrics = SelfMetrics()
+    thread = folding(store, metrics=metrics)
 
     def broken(*_: Any) -> bool:
         msg = "the disk is full"
@@ -131,9 +129,9 @@ def test_a_failed_processing_is_reported_and_retried(store: Store, monkeypatch: 
         patched.setattr(store, "aggregate", broken)
         thread.run_once()
 
-        assert health.reasons == [f"{AGGREGATION_PART} failed: StoreError: the disk is full"]
+        assert metrics.health.reasons == [f"{AGGREGATION_PART} failed: StoreError: the disk is full"]
     thread.run_once()
-    assert health.reasons == []
+    assert metrics.health.reasons == []
 
 
 def test_a_setting_retains_all_requests(store: Store, ahead: Any, bodies: Any, serve: Any) -> None:

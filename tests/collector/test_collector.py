@@ -25,7 +25,6 @@ from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.resources import Resource
 
 from stagelens.collector.config import CollectorConfig
-from stagelens.collector.health import Health
 from stagelens.collector.ingest import pipeline
 from stagelens.collector.ingest.writer import UncommittedError, Writer
 from stagelens.collector.scrape.scraper import Scraper
@@ -246,8 +245,7 @@ def test_a_server_that_cannot_start_is_an_error(store: Store, monkeypatch: pytes
 
 
 def test_a_stopping_writer_refuses_batches(store: Store) -> None:
-    health = Health()
-    writer = Writer(store, max_batches=1, max_bytes=1, health=health, metrics=SelfMetrics(health))
+    writer = Writer(store, max_batches=1, max_bytes=1, metrics=SelfMetrics())
     writer.start()
     writer.stop()
     with pytest.raises(UncommittedError, match="shutting down"):

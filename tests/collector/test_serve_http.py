@@ -28,7 +28,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from stagelens.collector.ingest import pipeline
 from stagelens.collector.otlp.model import BodyTooLargeError
-from stagelens.collector.server.inflate import inflate
+from stagelens.collector.server.bodies import inflate
 from stagelens.core.names import COLLECTOR_LOST
 from stagelens.store import Selection
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from stagelens.collector.config import LiveConfig
-from stagelens.collector.health import Health
 from stagelens.collector.open_processes import STOPPED_AFTER, OpenProcesses
 from stagelens.collector.scrape.target_states import TargetState
 from stagelens.collector.self_metrics import SelfMetrics
@@ -31,14 +30,12 @@ class StatusProbe:
     def __init__(self, store: Store) -> None:
         self.now = START
         self.store = store
-        self.health = Health()
-        self.metrics = SelfMetrics(self.health)
+        self.metrics = SelfMetrics()
         self.targets: list[TargetState] = []
         self.file = LiveConfig(None, {})
         self.reporter = StatusReporter(
             store,
             metrics=self.metrics,
-            health=self.health,
             file=self.file,
             targets=lambda: self.targets,
             clock=lambda: self.now,
@@ -85,11 +82,11 @@ def test_commit_time_is_its_99th_percentile(status_probe: StatusProbe) -> None:
 
 
 def test_failures_are_reported_with_their_start(status_probe: StatusProbe) -> None:
-    status_probe.health.failed("committing", "disk full")
+    status_probe.metrics.health.failed("committing", "disk full")
     status_probe()
-    status_probe.health.failed("committing", "disk still full")
+    status_probe.metrics.health.failed("committing", "disk still full")
     failing = status_probe(30).vitals.failing
-    status_probe.health.succeeded("committing")
+    status_probe.metrics.health.succeeded("committing")
 
     assert failing == (("committing", "disk still full", START),)
     assert status_probe(10).vitals.failing == ()

@@ -23,7 +23,7 @@ from stagelens.collector.otlp.model import JSON, PROTOBUF
 from stagelens.collector.scrape import exposition, triton_statistics
 from stagelens.collector.scrape.config import engines
 from stagelens.collector.scrape.snapshot import read_snapshot as read_samples
-from stagelens.collector.server.inflate import inflate
+from stagelens.collector.server.bodies import inflate
 from stagelens.collector.traces import columns
 from stagelens.collector.traces.inbox import InboxLimits, process_inbox
 from stagelens.collector.traces.sampling import SamplingPolicy

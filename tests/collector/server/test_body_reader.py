@@ -6,15 +6,14 @@ from contextlib import suppress
 
 import pytest
 
-from stagelens.collector.health import Health
 from stagelens.collector.ingest.writer import FullError
 from stagelens.collector.self_metrics import SelfMetrics
-from stagelens.collector.server.body_reader import BodyReader
+from stagelens.collector.server.bodies import BodyReader
 
 
 @pytest.fixture
 def body_reader() -> BodyReader:
-    return BodyReader(max_body_bytes=1000, max_held_bytes=100, metrics=SelfMetrics(Health()))
+    return BodyReader(max_body_bytes=1000, max_held_bytes=100, metrics=SelfMetrics())
 
 
 def test_two_bodies_together_cannot_exceed_the_limit(body_reader: BodyReader) -> None:

@@ -15,7 +15,8 @@ from unittest.mock import Mock
 import pytest
 import uvicorn
 
-from stagelens.collector.server import body_reader, connections
+from stagelens.collector.server import bodies as request_bodies
+from stagelens.collector.server import connections
 from stagelens.collector.server.connection_limits import ConnectionLimits
 
 HEAD = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -103,7 +104,7 @@ def test_a_trickling_head_times_out(served: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_trickling_body_times_out(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 0.2)
+    monkeypatch.setattr(request_bodies, "MAX_RECEIVE_SECONDS", 0.2)
     with connected(served) as connection:
         connection.sendall(HEAD + b"Content-Length: 99\r\n\r\n{")
         received = read_to_end(connection)
@@ -178,7 +179,7 @@ def test_unfinished_requests_do_not_block_senders(  # noqa: PLR0917 - what is se
     addresses: int,
 ) -> None:
     # Long deadlines, so that no connection is closed for slowness.
-    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
+    monkeypatch.setattr(request_bodies, "MAX_RECEIVE_SECONDS", 600.0)
     monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 600.0)
     limits = served.collector._server.limits
     setattr(limits, limit, 6)
@@ -204,7 +205,7 @@ def test_unfinished_requests_do_not_block_senders(  # noqa: PLR0917 - what is se
 def test_others_replace_neither_a_faster_sender_nor_one_of_an_address_with_fewer_connections(
     served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, address: str, sends_first: bool
 ) -> None:
-    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
+    monkeypatch.setattr(request_bodies, "MAX_RECEIVE_SECONDS", 600.0)
     limits = served.collector._server.limits
     limits.most, limits.surplus = 3, 0
     body = json.dumps(bodies.metrics(*[bodies.point()] * 1000)).encode()
@@ -227,7 +228,7 @@ def test_others_replace_neither_a_faster_sender_nor_one_of_an_address_with_fewer
 def test_half_received_bodies_do_not_block_senders(
     serve: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
+    monkeypatch.setattr(request_bodies, "MAX_RECEIVE_SECONDS", 600.0)
     served = serve(max_body_bytes=250_000, queue_bytes=1_000_000)
     with contextlib.ExitStack() as stack:
         halves = [stack.enter_context(connected_from(served, "127.0.0.2")) for _ in range(6)]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from stagelens.collector.server.decoder_pool import SMALL_BYTES, DecoderPool, identity
+from stagelens.collector.server.bodies import SMALL_BYTES, DecoderPool, identity
 from stagelens.core.errors import WireError
 
 THREADS = 2

@@ -16,7 +16,7 @@ from typing import Any
 import flask
 import pytest
 
-from stagelens.collector.server import body_reader, connections
+from stagelens.collector.server import bodies, connections
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web import assets
 from stagelens.dashboard.web.app import Dashboard
@@ -78,7 +78,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 def test_waiting_connections_do_not_block_readers(
     start: Start, monkeypatch: pytest.MonkeyPatch, sent: bytes, addresses: int
 ) -> None:
-    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 600.0)
+    monkeypatch.setattr(bodies, "MAX_RECEIVE_SECONDS", 600.0)
     monkeypatch.setattr(connections, "MAX_UNREAD_SECONDS", 600.0)
     dashboard = start(token=TOKEN)
     with contextlib.ExitStack() as waiting:
@@ -112,7 +112,7 @@ def test_a_body_that_is_too_large_reaches_no_page(start: Start, length: bytes) -
 
 
 def test_a_trickling_body_times_out(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 0.2)
+    monkeypatch.setattr(bodies, "MAX_RECEIVE_SECONDS", 0.2)
     dashboard = start(token=TOKEN)
     with connected(dashboard) as connection:
         connection.sendall(HEAD + b"Content-Length: 99\r\n\r\nname=")
