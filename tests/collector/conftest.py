@@ -7,23 +7,21 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
 from stagelens.collector import serve as servers
+from stagelens.collector.config import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Event, Selection, Store
+from tests.collector.traces.otlp import attributes
 
 SECOND = 1_000_000_000
-
-
-def attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
-    kinds = {str: "stringValue", bool: "boolValue", int: "intValue", float: "doubleValue"}
-    return [{"key": key, "value": {kinds[type(value)]: value}} for key, value in values.items()]
 
 
 @dataclass
@@ -47,70 +45,39 @@ class Bodies:
     def metrics(
         self, *points: dict[str, Any], name: str = names.REQUEST_DURATION, temporality: int = 1, service: str = "shop"
     ) -> dict[str, Any]:
-        metric = {
-            "name": name,
-            "exponentialHistogram": {"aggregationTemporality": temporality, "dataPoints": [*points]},
-        }
-        return self.request(metric, service=service)
+        data = {"aggregationTemporality": temporality, "dataPoints": [*points]}
+        return self.request({"name": name, "exponentialHistogram": data}, service=service)
 
     def request(self, *metrics: dict[str, Any], service: str = "shop") -> dict[str, Any]:
-        resource = attributes(
-            {names.SERVICE_NAME: service, names.SERVICE_VERSION: "1", names.SERVICE_INSTANCE: "pod-1"}
-        )
         scope = {"scope": {"name": names.SCOPE}, "metrics": [*metrics]}
-        return {"resourceMetrics": [{"resource": {"attributes": resource}, "scopeMetrics": [scope]}]}
+        return {"resourceMetrics": [{"resource": _resource(service), "scopeMetrics": [scope]}]}
 
-    def trace(
-        self, stages_ns: dict[str, int], *, trace_id: str = "ab" * 16, error: bool = False
-    ) -> list[dict[str, Any]]:
-        duration = sum(stages_ns.values())
-        begin = self.now_ns - 5 * SECOND
-        root = {
-            "traceId": trace_id,
-            "spanId": "01" * 8,
-            "name": "POST /predict",
-            "kind": 2,
-            "startTimeUnixNano": str(begin),
-            "endTimeUnixNano": str(begin + duration),
-            "attributes": attributes(
-                {
-                    names.ROUTE: "/predict",
-                    names.STATUS: "error" if error else "ok",
-                    names.RETAINED_BECAUSE: "slow",
-                    names.HTTP_STATUS: 200,
-                    **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stages_ns.items()},
-                }
-            ),
-            "status": {"code": 2} if error else {},
-        }
-        spans = [root]
-        at = begin
+    def trace(self, stages_ns: dict[str, int], *, trace_id: str = "ab" * 16) -> list[dict[str, Any]]:
+        """Return the spans of a retained trace: its request, and one span for each stage."""
+        at = begin = self.now_ns - 5 * SECOND
+
+        def span(span_id: str, start: int, spent: int, values: dict[str, Any], **fields: Any) -> dict[str, Any]:
+            times = {"startTimeUnixNano": str(start), "endTimeUnixNano": str(start + spent)}
+            return {"traceId": trace_id, "spanId": span_id, **times, "attributes": attributes(values), **fields}
+
+        about = {names.ROUTE: "/predict", names.STATUS: "ok", names.RETAINED_BECAUSE: "slow", names.HTTP_STATUS: 200}
+        about |= {names.STAGE_SELF_PREFIX + stage: spent for stage, spent in stages_ns.items()}
+        spans = [span("01" * 8, begin, sum(stages_ns.values()), about, name="POST /predict", kind=2)]
         for number, (stage, spent) in enumerate(stages_ns.items(), 2):
             if stage != "overhead":
-                spans.append(
-                    {
-                        "traceId": trace_id,
-                        "spanId": f"{number:016x}",
-                        "parentSpanId": "01" * 8,
-                        "name": stage,
-                        "kind": 1,
-                        "startTimeUnixNano": str(at),
-                        "endTimeUnixNano": str(at + spent),
-                        "attributes": attributes({names.STAGE: stage}),
-                    }
-                )
+                fields = {"parentSpanId": "01" * 8, "name": stage, "kind": 1}
+                spans.append(span(f"{number:016x}", at, spent, {names.STAGE: stage}, **fields))
             at += spent
         return spans
 
     def spans(self, *spans: dict[str, Any], scope: str = names.SCOPE, service: str = "shop") -> dict[str, Any]:
-        resource = attributes(
-            {names.SERVICE_NAME: service, names.SERVICE_VERSION: "1", names.SERVICE_INSTANCE: "pod-1"}
-        )
-        return {
-            "resourceSpans": [
-                {"resource": {"attributes": resource}, "scopeSpans": [{"scope": {"name": scope}, "spans": [*spans]}]}
-            ]
-        }
+        scopes = [{"scope": {"name": scope}, "spans": [*spans]}]
+        return {"resourceSpans": [{"resource": _resource(service), "scopeSpans": scopes}]}
+
+
+def _resource(service: str) -> dict[str, Any]:
+    about = {names.SERVICE_NAME: service, names.SERVICE_VERSION: "1", names.SERVICE_INSTANCE: "pod-1"}
+    return {"attributes": attributes(about)}
 
 
 class Served:
@@ -142,11 +109,9 @@ class Served:
         return sum(float(line.rpartition(" ")[2]) for line in samples)
 
 
-def last_day() -> Selection:
-    from datetime import UTC, datetime, timedelta  # noqa: PLC0415 - used here only
-
+def last_day(service: str | None = None) -> Selection:
     now = datetime.now(UTC)
-    return Selection(now - timedelta(days=1), now + timedelta(minutes=1))
+    return Selection(now - timedelta(days=1), now + timedelta(minutes=5), service)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -185,8 +150,9 @@ def store(open_store: Callable[..., Store], ahead: Ahead) -> Store:
 def serve(store: Store, ahead: Ahead) -> Generator[Callable[..., Served]]:
     running: list[Served] = []
 
-    def start(**settings: Any) -> Served:
-        collector = Collector(CollectorConfig(port=0).model_copy(update=settings), store, clock=ahead)
+    def start(file: LiveConfig | None = None, **settings: Any) -> Served:
+        config = CollectorConfig(port=0).model_copy(update=settings)
+        collector = Collector(config, store, file=file, clock=ahead)
         collector.start()
         running.append(Served(store, collector))
         return running[-1]
@@ -200,18 +166,6 @@ def serve(store: Store, ahead: Ahead) -> Generator[Callable[..., Served]]:
 @pytest.fixture
 def served(serve: Callable[..., Served]) -> Served:
     return serve()
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Served]:
-    store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('shared')}/stagelens.db")
-    collector = Collector(CollectorConfig(port=0), store)
-    collector.start()
-    served = Served(store, collector)
-    yield served
-    served.client.close()
-    served.collector.stop()
-    store.close()
 
 
 @pytest.fixture
@@ -238,24 +192,24 @@ class SlowStore:
         self.maintenance_failure: Exception | None = None
 
     def write(self, batches: list[Batch]) -> list[bool]:
-        self.entered.release()
-        assert self.open.wait(60)
-        if self.failure is not None:
-            raise self.failure
+        self._pass()
         if any(batch.id == self.broken_by for batch in batches):
             msg = "this batch breaks the store"
             raise ArithmeticError(msg)
         return self._store.write(batches)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
     def add_event(self, event: Event) -> None:
+        self._pass()
+        self._store.add_event(event)
+
+    def _pass(self) -> None:
         self.entered.release()
         assert self.open.wait(60)
         if self.failure is not None:
             raise self.failure
-        self._store.add_event(event)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
     def maintain(self) -> None:
         if self.maintenance_failure is not None:

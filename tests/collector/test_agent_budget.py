@@ -6,14 +6,13 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from stagelens.core.names import AGENT_BACKGROUND, AGENT_COST
 from stagelens.core.stages import UNTIMED
-from stagelens.store import Selection
+from tests.collector.conftest import last_day
 
 if TYPE_CHECKING:
     from conftest import Served
@@ -92,9 +91,7 @@ def test_an_agent_over_its_budget_counts_requests_only_and_reports_it(served: Se
     done = subprocess.run(
         [sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=100, check=False
     )
-    now = datetime.now(UTC)
-    asked = Selection(now - timedelta(hours=1), now + timedelta(minutes=1), service="shop")
-    read = served.store.read
+    asked, read = last_day("shop"), served.store.read
 
     assert done.returncode == 0, done.stderr
     assert "from now on requests are counted without their stages" in done.stderr

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import Counter, deque
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +21,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.instrumentors import loads, recorder, records
 from stagelens.instrumentors.agent.worker import Agent
 from stagelens.instrumentors.config import AgentConfig, SamplingLimits
-from stagelens.store import Selection
+from tests.collector.conftest import last_day
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,16 @@ if TYPE_CHECKING:
     from conftest import Served
 
 STAGES = ("queue", "preprocess", "forward")
+
+
+def agent_of(served: Served, instance: str | None = None, **settings: Any) -> Agent:
+    config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
+    return Agent(replace(config, resource={"service.name": "shop"}, **settings), instance=instance)
+
+
+def environment(served: Served, interval: str, **more: str) -> dict[str, str]:
+    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_SERVICE_NAME": "shop"}
+    return {**os.environ, **endpoint, "STAGELENS_EXPORT_INTERVAL": interval, **more}
 
 
 def finished(rng: random.Random) -> records.Record:
@@ -50,8 +60,7 @@ def finished(rng: random.Random) -> records.Record:
 
 @pytest.mark.parametrize("exports", [1, 3])
 def test_counts_of_an_agent_are_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch, exports: int) -> None:
-    config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
-    agent = Agent(replace(config, resource={"service.name": "shop"}, keep=SamplingLimits(slow=100, errors=100)))
+    agent = agent_of(served, keep=SamplingLimits(slow=100, errors=100))
     rng = random.Random(exports)
     expected, series = Histogram(), Counter[tuple[str, str]]()
     for _ in range(exports):
@@ -62,8 +71,7 @@ def test_counts_of_an_agent_are_in_the_store(served: Served, monkeypatch: pytest
 
         assert agent.flush(30)
 
-    now = datetime.now(UTC)
-    all_of_it = Selection(now - timedelta(hours=1), now + timedelta(minutes=1))
+    all_of_it = last_day("shop")
     found = served.store.read.latency(all_of_it)
 
     assert (found.buckets, found.zero, found.count) == (expected.buckets, 0, 1000 * exports)
@@ -91,15 +99,8 @@ for line in sys.stdin:
 def test_an_idle_process_reports_its_gauges(
     served: Served, until: Callable[[Callable[[], object]], None], setting: str, expected: set[str]
 ) -> None:
-    env = {
-        **os.environ,
-        "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
-        "OTEL_SERVICE_NAME": "idle",
-        "STAGELENS_EXPORT_INTERVAL": "200ms",
-        "STAGELENS_HARDWARE": setting,
-    }
-    now = datetime.now(UTC)
-    selection = Selection(now - timedelta(minutes=1), now + timedelta(minutes=2), service="idle")
+    env = environment(served, "200ms", STAGELENS_HARDWARE=setting)
+    selection = last_day("shop")
 
     def measured() -> set[tuple[str, str]]:
         found = served.store.read.hardware(selection, timedelta(minutes=3))
@@ -125,8 +126,7 @@ def test_an_idle_process_reports_its_gauges(
 
 
 def test_the_start_of_a_replica_is_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
-    agent = Agent(replace(config, resource={"service.name": "shop"}), instance="replica-1")
+    agent = agent_of(served, instance="replica-1")
     now = records.clock()
     loads.loads.take()
     monkeypatch.setattr(loads.loads, "_free_loads", 1)
@@ -137,9 +137,8 @@ def test_the_start_of_a_replica_is_in_the_store(served: Served, monkeypatch: pyt
 
         assert agent.flush(30)
 
-    read, ended = served.store.read, datetime.now(UTC)
+    read, around = served.store.read, last_day("shop")
     rows = read.loads("shop")
-    around = Selection(ended - timedelta(hours=1), ended + timedelta(minutes=1))
     exemplars = read.exemplars(replace(around, cold="1"))
     trace = read.trace(f"{exemplars['trace_id'][0]}-{exemplars['span_id'][0]}")
 
@@ -156,8 +155,7 @@ def test_the_start_of_a_replica_is_in_the_store(served: Served, monkeypatch: pyt
 
 
 def test_reports_within_one_second_are_in_order(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
-    agent = Agent(replace(config, resource={"service.name": "shop"}))
+    agent = agent_of(served)
     marks: list[Any] = [records.OPEN, records.clock(), 0, records.ARRIVAL, 0, 0]
     monkeypatch.setattr(recorder, "started", deque([marks] * 3))
     opened: list[int] = []
@@ -194,30 +192,19 @@ def test_a_killed_process_with_open_requests_is_known(
 ) -> None:
     monkeypatch.setattr(open_processes, "STOPPED_AFTER", 0)
     processes = served.collector.metrics.processes
-    environment = {
-        **os.environ,
-        "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
-        "OTEL_SERVICE_NAME": "shop",
-        "STAGELENS_EXPORT_INTERVAL": "1s",
-    }
     commands = [[sys.executable, "-c", OPEN, kind] for kind in ("open", "open", "idle")]
-    killed, ended, idle = [subprocess.Popen(command, env=environment) for command in commands]
+    killed, ended, idle = [subprocess.Popen(command, env=environment(served, "1s")) for command in commands]
     until(lambda: processes.open_requests() == 2)
-    until(lambda: served.store.read.dimensions(window())["route"].get("ends") == 3)
+    until(lambda: served.store.read.dimensions(last_day("shop"))["route"].get("ends") == 3)
     for process, number in ((killed, signal.SIGKILL), (ended, signal.SIGTERM), (idle, signal.SIGKILL)):
         process.send_signal(number)
         process.wait()
 
     def stopped() -> list[int]:
         served.collector._reporter.report()  # pyright: ignore[reportPrivateUsage]
-        return [int(place.partition(":")[2]) for place in served.store.read.stopped(window())["place"]]
+        return [int(place.partition(":")[2]) for place in served.store.read.stopped(last_day("shop"))["place"]]
 
     assert processes.open_requests() == 1
     until(stopped)
     assert stopped() == [killed.pid]
-    assert served.store.read.dimensions(window())["status"] == {"ok": 3, "error": 1}
-
-
-def window() -> Selection:
-    now = datetime.now(UTC)
-    return Selection(now - timedelta(hours=1), now + timedelta(minutes=1), "shop")
+    assert served.store.read.dimensions(last_day("shop"))["status"] == {"ok": 3, "error": 1}

@@ -12,31 +12,20 @@ from stagelens.collector.background import AGGREGATION_PART, SpanAggregator
 from stagelens.collector.config import CollectorConfig
 from stagelens.collector.ingest.writer import FullError
 from stagelens.collector.self_metrics import SelfMetrics
-from stagelens.collector.serve import Collector
 from stagelens.collector.traces.columns import ROW, Spans, encode_spans
 from stagelens.collector.traces.inbox import InboxLimits
-from stagelens.core.errors import ConfigError, StoreError
+from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Store
 from stagelens.store.inbox import Aggregation
-
-SECOND = 1_000_000_000
+from tests.collector.traces.otlp import NOON_NS, export, span
 
 
 def spans(now_ns: int) -> dict[str, Any]:
-    common = {"traceId": "ab" * 16, "startTimeUnixNano": str(now_ns - 5 * SECOND)}
-    root = {**common, "spanId": "01" * 8, "name": "GET /x", "kind": 2, "endTimeUnixNano": str(now_ns - 3 * SECOND)}
-    call = {
-        **common,
-        "spanId": "02" * 8,
-        "parentSpanId": "01" * 8,
-        "name": "SELECT",
-        "kind": 3,
-        "endTimeUnixNano": str(now_ns - 4 * SECOND),
-        "attributes": [{"key": "db.system.name", "value": {"stringValue": "postgresql"}}],
-    }
-    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]}
-    scope = {"scope": {"name": "opentelemetry.instrumentation.asgi"}, "spans": [root, call]}
-    return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
+    ago = (now_ns - NOON_NS) / 1e6 - 5000
+    root = span("GET /x", kind="server", id=1, start_ms=ago, end_ms=ago + 2000)
+    values = {"db.system.name": "postgresql"}
+    call = span("SELECT", kind="client", id=2, parent=1, start_ms=ago, end_ms=ago + 1000, values=values)
+    return export(root, call, scope="opentelemetry.instrumentation.asgi")
 
 
 def folding(
@@ -51,21 +40,29 @@ def folding(
     )
 
 
-def test_foreign_spans_become_requests_with_stages(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
-    served = serve()
+@pytest.mark.parametrize("traces", ["", "all"])
+def test_foreign_spans_become_requests_with_stages(
+    serve: Callable[..., Any], ahead: Any, bodies: Any, traces: str
+) -> None:
+    served = serve(keeps_all_traces=CollectorConfig.from_env({"STAGELENS_TRACES": traces}).keeps_all_traces)
     response = served.post("/v1/traces", spans(bodies.now_ns))
     waiting = served.store.waiting()
     agents = served.store.read.state().instances
     ahead.seconds = 20
     served.collector.stop()
-    trace = served.store.read.trace("ab" * 16)
+    trace = served.store.read.trace(f"{7:032x}")
+    text = served.collector.metrics.exposition().decode()
 
     assert (response.status_code, response.json()) == (200, {})
     assert waiting.parcels == 1
     assert agents == 0
     assert served.store.waiting().parcels == 0
     assert served.counted() == 1
-    assert trace.stages_ns == {"dependency": SECOND, "overhead": SECOND}
+    assert trace.stages_ns == {"dependency": 10**9, "overhead": 10**9}
+    assert (trace.because == "forced") == (traces == "all")
+    assert 'stagelens_collector_spans_total{outcome="folded"} 2.0' in text
+    assert 'stagelens_collector_span_requests_total{by="spans"} 1.0' in text
+    assert "stagelens_collector_spans_waiting_bytes 0.0" in text
 
 
 def test_spans_are_refused_while_too_many_wait(serve: Callable[..., Any], bodies: Any) -> None:
@@ -132,31 +129,3 @@ def test_a_failed_processing_is_reported_and_retried(store: Store, monkeypatch: 
         assert metrics.health.reasons == [f"{AGGREGATION_PART} failed: StoreError: the disk is full"]
     thread.run_once()
     assert metrics.health.reasons == []
-
-
-def test_a_setting_retains_all_requests(store: Store, ahead: Any, bodies: Any, serve: Any) -> None:
-    served = serve(keeps_all_traces=True)
-    served.post("/v1/traces", spans(bodies.now_ns))
-    ahead.seconds = 20
-    served.collector.stop()
-
-    trace = store.read.trace("ab" * 16)
-
-    assert trace is not None
-    assert trace.because == "forced"
-    assert CollectorConfig.from_env({"STAGELENS_TRACES": "all"}).keeps_all_traces
-    with pytest.raises(ConfigError, match="STAGELENS_TRACES is 'some'"):
-        CollectorConfig.from_env({"STAGELENS_TRACES": "some"})
-
-
-def test_metrics_report_the_processing_of_spans(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
-    served = serve()
-    served.post("/v1/traces", spans(bodies.now_ns))
-    ahead.seconds = 20
-    collector: Collector = served.collector
-    collector.stop()
-    text = collector.metrics.exposition().decode()
-
-    assert 'stagelens_collector_spans_total{outcome="folded"} 2.0' in text
-    assert 'stagelens_collector_span_requests_total{by="spans"} 1.0' in text
-    assert "stagelens_collector_spans_waiting_bytes 0.0" in text

@@ -1,13 +1,16 @@
-"""Real clients: the OpenTelemetry SDKs for Python and JavaScript, over all of their protocols."""
+"""Real clients: the OpenTelemetry SDKs for Python and JavaScript, and Rotel, over all of their protocols."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
 import shutil
+import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,20 +23,24 @@ from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpans
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpLogs
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetrics
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
-from opentelemetry.sdk.metrics import Histogram, MeterProvider
-from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricExporter, PeriodicExportingMetricReader
-from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 
 from stagelens.collector.otlp import responses
+from stagelens.collector.traces.columns import decode_rows
 from stagelens.core import names
 from stagelens.core.errors import StoreError
+from stagelens.store import Store, inbox
+from stagelens.store.engines import database
+from tests.collector.metrics import DELTA, export_requests
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.stacks
 
@@ -42,19 +49,7 @@ Serve: TypeAlias = Callable[..., Any]
 HERE = Path(__file__).parent / "javascript"
 # Beside the virtual environment: `make test-stacks` installs there too, so that a checkout stays unchanged.
 INSTALLED = Path(__file__).parents[2] / ".venv" / "javascript"
-DELTA: dict[type, AggregationTemporality] = {Histogram: AggregationTemporality.DELTA}
 PROTOCOLS = ["http", "grpc"]
-
-
-def export_requests(exporter: MetricExporter, count: int) -> None:
-    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=1e9)
-    view = View(instrument_name=names.REQUEST_DURATION, aggregation=ExponentialBucketHistogramAggregation())
-    resource = Resource({names.SERVICE_NAME: "sdk", names.SERVICE_VERSION: "2", names.SERVICE_INSTANCE: "i"})
-    provider = MeterProvider([reader], resource, views=[view])
-    recorded = provider.get_meter("mine").create_histogram(names.REQUEST_DURATION, "s")
-    for number in range(1, count + 1):
-        recorded.record(number / 1000, {names.ROUTE: "/predict", names.DOMINANT: "forward"})
-    provider.shutdown()
 
 
 def grpc_address(served: Any) -> str:
@@ -72,34 +67,23 @@ def test_the_python_sdk_can_send_our_metrics_over_grpc(serve: Serve, compression
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_python_sdk_can_send_spans(serve: Serve, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_python_sdk_can_send_spans_and_logs(serve: Serve, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
     served = serve(grpc_port=0)
-    exporter = (
-        GrpcSpans(grpc_address(served), insecure=True)
+    spans, logs = (
+        (GrpcSpans(grpc_address(served), insecure=True), GrpcLogs(grpc_address(served), insecure=True))
         if protocol == "grpc"
-        else HttpSpans(f"{served.url}/v1/traces", compression=Compression.Gzip)
+        else (HttpSpans(f"{served.url}/v1/traces", compression=Compression.Gzip), HttpLogs(f"{served.url}/v1/logs"))
     )
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with provider.get_tracer("mine").start_as_current_span("work"):
+    tracers, loggers = TracerProvider(), LoggerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    with tracers.get_tracer("mine").start_as_current_span("work"):
         pass
-    provider.shutdown()
+    tracers.shutdown()
+    loggers.add_log_record_processor(SimpleLogRecordProcessor(logs))
+    loggers.get_logger("mine").emit(LogRecord(body="hello", severity_number=SeverityNumber.INFO))
+    loggers.shutdown()  # type: ignore[no-untyped-call] - it is not typed
 
     assert served.metric('stagelens_collector_requests_total{code="200",signal="traces"}') == 1
-    assert "Failed to export" not in caplog.text
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_python_sdk_can_send_logs(serve: Serve, protocol: str, caplog: pytest.LogCaptureFixture) -> None:
-    served = serve(grpc_port=0)
-    exporter = (
-        GrpcLogs(grpc_address(served), insecure=True) if protocol == "grpc" else HttpLogs(f"{served.url}/v1/logs")
-    )
-    provider = LoggerProvider()
-    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
-    provider.get_logger("mine").emit(LogRecord(body="hello", severity_number=SeverityNumber.INFO))
-    provider.shutdown()  # type: ignore[no-untyped-call] - it is not typed
-
     assert served.metric('stagelens_collector_requests_total{code="200",signal="logs"}') == 1
     assert served.metric('stagelens_collector_ignored_total{signal="logs"}') == 1
     assert "Failed to export" not in caplog.text
@@ -173,3 +157,61 @@ def test_the_javascript_sdk_can_send_spans_and_metrics(serve: Serve, javascript:
     assert exports == [{"signal": signal, "code": 0, "error": ""} for signal in ("traces", "metrics")]
     assert served.counted() == 50
     assert served.metric('stagelens_collector_requests_total{code="200",signal="traces"}') == 1
+
+
+SPANS = 1000
+
+
+def program() -> Path:
+    found = importlib.util.find_spec("rotel")
+    if found is None or found.origin is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no rotel; `make test-stacks` installs it")
+    return Path(found.origin).with_name("rotel-agent")
+
+
+@contextmanager
+def rotel(endpoint: str, protocol: str, compression: str) -> Generator[str]:
+    http, grpc = free_port(), free_port()
+    command = [
+        str(program()), "start", "--exporter", "otlp", "--otlp-exporter-endpoint", endpoint, "--otlp-exporter-protocol",
+        protocol, "--otlp-exporter-compression", compression, "--otlp-http-endpoint", f"127.0.0.1:{http}",
+        "--otlp-grpc-endpoint", f"127.0.0.1:{grpc}",
+    ]  # fmt: skip
+    process = subprocess.Popen(command)
+    try:
+        yield f"http://127.0.0.1:{http}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def is_open(url: str) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))):
+        return True
+    return False
+
+
+def waiting_spans(store: Store) -> int:
+    with database.reading(store.engine) as connection:
+        found = inbox.read_delivery(connection, 0, 2**30)
+        return sum(len(decode_rows(parcel.spans)) for parcel in found.load(found.parcels))
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_rotel_can_send_spans_and_metrics(
+    serve: Callable[..., Any], until: Callable[..., None], protocol: str, compression: str
+) -> None:
+    served = serve(grpc_port=0)
+    endpoint = served.url if protocol == "http" else f"http://127.0.0.1:{served.collector.grpc_port}"
+    with rotel(endpoint, protocol, compression) as url:
+        until(lambda: is_open(url))
+        export_requests(OTLPMetricExporter(f"{url}/v1/metrics", preferred_temporality=DELTA), 100)
+        provider = TracerProvider(resource=Resource({names.SERVICE_NAME: "shop"}))
+        exporter = OTLPSpanExporter(f"{url}/v1/traces")
+        provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=2 * SPANS))
+        for _ in range(SPANS):
+            provider.get_tracer("shop").start_span("work").end()
+        provider.shutdown()
+        until(lambda: served.counted() == 100)
+        until(lambda: waiting_spans(served.store) == SPANS)

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.metrics import Histogram, MeterProvider
-from opentelemetry.sdk.metrics.export import AggregationTemporality, PeriodicExportingMetricReader
-from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
-from opentelemetry.sdk.resources import Resource
 
 from stagelens.collector.config import CollectorConfig
 from stagelens.collector.ingest import pipeline
@@ -32,57 +27,28 @@ from stagelens.collector.self_metrics import SelfMetrics
 from stagelens.collector.serve import Collector
 from stagelens.core import names
 from stagelens.core.errors import StagelensError, StoreError
-from stagelens.store import Batch, Selection, Store
-
-# --- real clients ---
+from stagelens.store import Batch, Store
+from tests.collector.conftest import last_day
+from tests.collector.metrics import DELTA, export_requests
 
 
 @pytest.mark.parametrize("compression", [Compression.Gzip, Compression.NoCompression])
 def test_the_opentelemetry_sdk_can_send_our_metrics(served: Any, compression: Compression) -> None:
-    exporter = OTLPMetricExporter(
-        f"{served.url}/v1/metrics",
-        compression=compression,
-        preferred_temporality={Histogram: AggregationTemporality.DELTA},
-    )
-    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=1e9)
-    view = View(instrument_name=names.REQUEST_DURATION, aggregation=ExponentialBucketHistogramAggregation())
-    resource = Resource({names.SERVICE_NAME: "sdk", names.SERVICE_VERSION: "2", names.SERVICE_INSTANCE: "i"})
-    provider = MeterProvider([reader], resource, views=[view])
-    recorded = provider.get_meter("mine").create_histogram(names.REQUEST_DURATION, "s")
-    for number in range(1, 101):
-        recorded.record(number / 1000, {names.ROUTE: "/predict", names.DOMINANT: "forward"})
-    provider.get_meter("mine").create_counter("of.my.own").add(1)
-    assert provider.force_flush()
-    recorded.record(0.5, {names.ROUTE: "/predict", names.DOMINANT: "forward"})
-    provider.shutdown()
+    url = f"{served.url}/v1/metrics"
+    export_requests(OTLPMetricExporter(url, compression=compression, preferred_temporality=DELTA), 101)
 
     assert served.counted() == 101
     assert served.metric('stagelens_collector_ignored_total{signal="metrics"}') >= 1
     assert served.metric("stagelens_collector_healthy") == 1
 
 
-def test_the_opentelemetry_sdk_gets_the_reason_of_refused_points(served: Any, caplog: pytest.LogCaptureFixture) -> None:
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{served.url}/v1/metrics"), export_interval_millis=1e9)
-    view = View(instrument_name=names.REQUEST_DURATION, aggregation=ExponentialBucketHistogramAggregation())
-    provider = MeterProvider([reader], views=[view])
-    provider.get_meter("mine").create_histogram(names.REQUEST_DURATION, "s").record(0.1)
-    with caplog.at_level(logging.DEBUG):
-        provider.shutdown()
-
-    assert served.metric('stagelens_collector_rejected_total{reason="temporality",signal="metrics"}') == 1
-    assert served.counted() == 0
-
-
 AGENT = """
 import stagelens
+from stagelens.instrumentors.recorder import clock, current
 for _ in range(20):
     with stagelens.request("job", batch=3):
         with stagelens.stage("forward"):
             sum(range(1000))
-"""
-STREAMING = """
-import stagelens
-from stagelens.instrumentors.recorder import clock, current
 with stagelens.request("chat"):
     with stagelens.stage("prefill"):
         sum(range(1000))
@@ -93,56 +59,33 @@ with stagelens.request("chat"):
 """
 
 
-def test_all_data_of_the_agent_are_accepted(served: Any, tmp_path: Path) -> None:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "OTEL_EXPORTER_OTLP_ENDPOINT": served.url,
-        "OTEL_SERVICE_NAME": "job",
-    }
+def test_all_data_of_the_agent_are_stored(served: Any, tmp_path: Path) -> None:
+    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_SERVICE_NAME": "job"}
+    environment = {"PATH": os.environ["PATH"], **endpoint}
     subprocess.run([sys.executable, "-c", AGENT], env=environment, cwd=tmp_path, check=True, timeout=60)
-    now = datetime.now(UTC)
-    batches = served.store.read.batches(Selection(now - timedelta(minutes=5), now + timedelta(minutes=5), "job"))
-
-    assert served.counted() == 20
-    assert {band: histogram.count for band, histogram in batches.items()} == {"2-3": 20}
-    assert served.metric("stagelens_collector_traces_total") > 0
-    assert served.rejected() == 0
-
-
-def test_a_streaming_request_is_stored_completely(served: Any, tmp_path: Path) -> None:
-    environment = {"PATH": os.environ["PATH"], "OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_SERVICE_NAME": "chat"}
-    subprocess.run([sys.executable, "-c", STREAMING], env=environment, cwd=tmp_path, check=True, timeout=60)
-    now = datetime.now(UTC)
-    chat = Selection(now - timedelta(minutes=5), now + timedelta(minutes=5), "chat")
-    read = served.store.read
+    read, job = served.store.read, last_day("job")
     counts = {
-        metric: {key: histogram.count for key, histogram in read.streams(chat, metric).items()}
+        metric: {key: histogram.count for key, histogram in read.streams(job, metric).items()}
         for metric in (names.FIRST_TOKEN, names.OUTPUT_TOKEN, names.STREAM_GAP, names.TOKENS)
     }
-    trace = read.trace(read.exemplars(chat).iloc[0]["trace_id"])
+    trace = read.trace(read.exemplars(replace(job, route="chat")).iloc[0]["trace_id"])
 
-    assert served.rejected() == 0
+    assert (served.counted(), served.rejected()) == (21, 0)
+    assert {band: histogram.count for band, histogram in read.batches(job).items()} == {"2-3": 20}
     assert counts == {
         names.FIRST_TOKEN: {"generate": 1},
         names.OUTPUT_TOKEN: {"generate": 1},
         names.STREAM_GAP: {"generate": 1},
         names.TOKENS: {"input": 1, "output": 1},
     }
-    assert [(span["name"], span["stage"]) for span in trace.spans] == [
-        ("prefill", "prefill"),
-        ("inner", ""),
-        ("decode", "decode"),
-    ]
+    stages = [(span["name"], span["stage"]) for span in trace.spans]
+    assert stages == [("prefill", "prefill"), ("inner", ""), ("decode", "decode")]
 
 
-# --- duplicates ---
-
-
-@pytest.mark.parametrize("headers", [{"x_stagelens_batch": "pod-1:7"}, {}])
-def test_a_batch_delivered_twice_counts_once(served: Any, bodies: Any, headers: dict[str, str]) -> None:
+def test_a_batch_without_a_name_delivered_twice_counts_once(served: Any, bodies: Any) -> None:
     body = json.dumps(bodies.metrics(bodies.point())).encode()
-    first = served.post("/v1/metrics", body, **headers)
-    again = served.post("/v1/metrics", gzip.compress(body), content_encoding="gzip", **headers)
+    first = served.post("/v1/metrics", body)
+    again = served.post("/v1/metrics", gzip.compress(body), content_encoding="gzip")
 
     assert (first.status_code, again.status_code, served.counted()) == (200, 200, 1)
 
@@ -194,24 +137,6 @@ def test_a_duplicate_waits_for_the_commit_of_the_first(
         codes = {first.result().status_code, second.result().status_code}
 
     assert (answered_early, codes, served.counted()) == (False, {200}, 1)
-
-
-# --- beginning and end ---
-
-
-def test_stopping_acknowledges_accepted_batches(serve_slow: Any, slow: Any, bodies: Any) -> None:
-    served = serve_slow()
-    slow.open.clear()
-    with ThreadPoolExecutor(2) as pool:
-        future = pool.submit(served.post, "/v1/metrics", bodies.metrics(bodies.point()))
-        assert slow.entered.acquire(timeout=60)
-        stopped = pool.submit(served.collector.stop)
-        slow.open.set()
-        stopped.result(timeout=60)
-
-        assert (future.result().status_code, served.counted()) == (200, 1)
-    with pytest.raises(OSError, match="refused"):
-        socket.create_connection(served.collector.address, timeout=1)
 
 
 def test_stopping_does_not_wait_for_a_failing_store(serve_slow: Any, slow: Any, bodies: Any) -> None:
@@ -290,3 +215,31 @@ def test_a_port_in_use_is_reported_with_the_fix(served: Any, store: Store) -> No
         Collector(CollectorConfig(port=port), store).start()
     with pytest.raises(StagelensError, match=r"cannot listen on 192\.0\.2\.1:0"):
         Collector(CollectorConfig(host="192.0.2.1", port=0, is_open=True), store).start()
+
+
+_LIFE = """
+import sys
+from stagelens.cli.servers import server_parts
+from stagelens.collector.config import CollectorConfig
+from stagelens.store.store_factory import open_store
+
+environment = {
+    "STAGELENS_DATABASE": sys.argv[1], "STAGELENS_COLLECTOR_PORT": "0", "STAGELENS_COLLECTOR_GRPC_PORT": "0"
+}
+store = open_store(CollectorConfig.from_env(environment))
+[(collector, _)] = server_parts("collector", environment, store)
+collector.start()
+collector.stop()  # folds and maintains once
+assert collector.metrics.samples()["store_bytes", ()]
+store.close()
+rooms = {".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("stagelens.")}
+print(*sorted({"pandas", "pyarrow", "dash", "plotly", *rooms} & {*sys.modules}))
+"""
+
+
+def test_a_collector_loads_no_modules_of_pages_or_alerts(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _LIFE, f"sqlite:///{tmp_path / 'store.db'}"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == [f"stagelens.{each}" for each in ("analysis", "cli", "collector", "core", "store")]

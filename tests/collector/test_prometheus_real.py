@@ -15,6 +15,7 @@ import pytest
 from stagelens.collector import prometheus
 from stagelens.core.histogram import bucket_bounds, bucket_index
 from stagelens.core.prometheus_names import LADDER
+from tests.collector.conftest import last_day
 from tests.support import prometheus_server
 from tests.support.ports import free_port
 from tests.support.prometheus_server import Prometheus
@@ -73,7 +74,7 @@ def test_prometheus_quantiles_equal_stagelens_quantiles(
         }
 
     for quantile, (fine, coarse) in asked.items():
-        ours = served.store.read.latency(_day()).quantile(quantile).value
+        ours = served.store.read.latency(last_day()).quantile(quantile).value
         low, high = bucket_bounds(bucket_index(ours))
         assert low <= fine <= high
         assert (
@@ -91,7 +92,7 @@ def test_collectors_over_one_store_add_up(serve: Any, bodies: Any, scraping: Scr
         until(lambda: prometheus.number("count(up == 1)") == 2)
         until(lambda: prometheus.number(f"sum({NAME}_count)") == 3)
 
-    assert first.store.read.latency(_day()).count == 3
+    assert first.store.read.latency(last_day()).count == 3
 
 
 def test_a_restarted_collector_is_a_counter_reset(serve: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
@@ -115,12 +116,3 @@ def test_a_restarted_collector_is_a_counter_reset(serve: Any, bodies: Any, scrap
     # With counts 1, 5 and 3: an increase of four, and three after the reset, plus extrapolation.
     assert grown is not None
     assert grown >= 6.99
-
-
-def _day() -> Any:
-    from datetime import UTC, datetime, timedelta  # noqa: PLC0415
-
-    from stagelens.store import Selection  # noqa: PLC0415
-
-    now = datetime.now(UTC)
-    return Selection(now - timedelta(days=1), now + timedelta(minutes=1))

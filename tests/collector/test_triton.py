@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.json_format import ParseDict
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from stagelens.collector.ingest.validation import IngestResult, TimeWindow
-from stagelens.collector.otlp.model import JSON, PROTOBUF
+from stagelens.collector.otlp.model import JSON
 from stagelens.collector.traces.columns import encode_spans
 from stagelens.collector.traces.inbox import InboxLimits, process_inbox
 from stagelens.collector.traces.sampling import SamplingPolicy
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
-from stagelens.core.errors import WireError
 from stagelens.core.histogram import Histogram
-from stagelens.store import RetainedTrace, Selection, records
 from stagelens.store.inbox import AggregationInput, AggregationResult, Parcel
+from tests.collector.conftest import last_day
 from tests.collector.traces.otlp import read_spans
+from tests.collector.traces.span_trees import opened
 
 CAPTURES = Path(__file__).parents[1] / "support" / "triton" / "captures"
 READER = SpanReader()
@@ -36,11 +30,6 @@ MUCH_LATER = 10_000
 
 def capture(kind: str) -> bytes:
     return (CAPTURES / f"{kind}.json").read_bytes()
-
-
-def opened(trace: RetainedTrace) -> RetainedTrace:
-    assert trace.document is not None
-    return replace(trace, spans=records.unpack_trace(trace.document)["spans"])
 
 
 class Read:
@@ -81,11 +70,8 @@ def test_a_request_has_the_stages_that_triton_timed() -> None:
     (trace,) = read.traces
 
     assert (trace.trace_id, trace.span_id) == (f"{1:032x}", "74e1aa2f238fc6a9")
-    assert (trace.series.service, trace.series.model, trace.series.model_version) == (
-        "triton-inference-server",
-        "plain",
-        "1",
-    )
+    series = trace.series
+    assert (series.service, series.model, series.model_version) == ("triton-inference-server", "plain", "1")
     assert trace.stages_ns == {
         "network": 910677893 - 910664153 + 953069733 - 953055812,
         "queue": 910917270 - 910867656,
@@ -96,23 +82,10 @@ def test_a_request_has_the_stages_that_triton_timed() -> None:
     }
     assert trace.duration_ns == 953076002 - 910664153
     assert trace.dominant == "forward"
-    assert [span["stage"] for span in trace.spans if span["stage"] in {"network", "h2d", "forward", "d2h"}] == [
-        "network",
-        "h2d",
-        "forward",
-        "d2h",
-        "network",
-    ]
+    assert Read(capture("single"), capture("single")).histograms(names.REQUEST_DURATION)["forward"].count == 1
+    stages = [span["stage"] for span in trace.spans if span["stage"] in {"network", "h2d", "forward", "d2h"}]
+    assert stages == ["network", "h2d", "forward", "d2h", "network"]
     assert read.tally.rejected == {}
-
-
-def test_a_batched_request_has_its_wait_as_queue() -> None:
-    read = Read(capture("batched"))
-
-    assert [trace.series.model for trace in read.traces] == ["batched"] * 3
-    assert len({trace.stages_ns["queue"] for trace in read.traces}) == 3
-    assert all(trace.stages_ns["queue"] > 10_000_000 for trace in read.traces)
-    assert read.histograms(names.REQUEST_DURATION)["forward"].count == 3
 
 
 def test_an_ensemble_is_one_request_of_all_its_models() -> None:
@@ -133,36 +106,11 @@ def test_a_stream_is_counted_up_to_its_first_response() -> None:
     assert {key: round(histogram.sum, 3) for key, histogram in gap.items()} == {"triton_first_response": 0.011}
 
 
-def test_both_encodings_give_equal_results() -> None:
-    root = json.loads(capture("ensemble"))
-    for resource in root["resourceSpans"]:
-        for scope in resource["scopeSpans"]:
-            for span in scope["spans"]:
-                for key in ("traceId", "spanId", "parentSpanId"):
-                    span[key] = base64.b64encode(bytes.fromhex(span[key])).decode()
-    body = ParseDict(root, ExportTraceServiceRequest(), ignore_unknown_fields=True).SerializeToString()
-
-    assert Read(body, media_type=PROTOBUF).traces == Read(capture("ensemble")).traces
-
-
 @pytest.mark.parametrize("kind", ["single", "batched", "ensemble", "decoupled"])
 def test_a_request_can_span_several_exports(kind: str) -> None:
     pieces, whole = Read(*cut(capture(kind))), Read(capture(kind))
 
     assert {trace.span_id: trace for trace in pieces.traces} == {trace.span_id: trace for trace in whole.traces}
-
-
-def test_a_duplicate_request_counts_once() -> None:
-    read = Read(capture("single"), capture("single"))
-
-    assert read.histograms(names.REQUEST_DURATION)["forward"].count == 1
-
-
-def test_a_request_refused_before_its_model_has_no_stages() -> None:
-    *_, root = cut(capture("single"))
-    (trace,) = Read(root).traces
-
-    assert set(trace.stages_ns) == {"network", "overhead"}
 
 
 def test_times_of_an_invalid_clock_are_ignored() -> None:
@@ -177,27 +125,6 @@ def test_times_of_an_invalid_clock_are_ignored() -> None:
     assert {stage for stage, spent in trace.stages_ns.items() if spent} == {"network", "queue", "h2d", "overhead"}
 
 
-damage = st.sampled_from(["parentSpanId", "spanId", "startTimeUnixNano", "endTimeUnixNano", "name", "events"])
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), damage, st.sampled_from(["", "0", "9" * 18, "c0039793258d9055"]))))
-@settings(max_examples=60)
-def test_damaged_spans_never_raise(changes: list[tuple[int, str, str]]) -> None:
-    body: dict[str, Any] = json.loads(capture("ensemble"))
-    spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
-    for index, key, value in changes:
-        if key == "events":
-            spans[index]["events"] = spans[index]["events"][::-1]
-        else:
-            spans[index][key] = value
-    try:
-        read = Read(json.dumps(body).encode())
-    except WireError:
-        return
-    for trace in read.traces:
-        assert sum(trace.stages_ns.values()) == trace.duration_ns
-
-
 def test_a_running_collector_ingests_triton_traces(served: Any, bodies: Any, until: Callable[..., None]) -> None:
     shift = bodies.now_ns - 1795197799952871197
     body = json.loads(capture("single"))
@@ -208,18 +135,13 @@ def test_a_running_collector_ingests_triton_traces(served: Any, bodies: Any, unt
     response = served.post("/v1/traces", body)
     # While this test reads the waiting spans, no other thread may process them.
     until(lambda: served.store.aggregate(_processed_later, 1 << 20))
-    frame = served.store.read.services(*_around(bodies.now_ns))
+    day = last_day("triton-inference-server")
 
     assert (response.status_code, response.json()) == (200, {})
-    assert list(frame["service"]) == ["triton-inference-server"]
+    assert list(served.store.read.services(day.start, day.end)["service"]) == ["triton-inference-server"]
     assert served.store.read.trace(f"{1:032x}").dominant == "forward"
-    assert served.store.read.latency(Selection(*_around(bodies.now_ns), "triton-inference-server")).count == 1
+    assert served.store.read.latency(day).count == 1
 
 
 def _processed_later(delivery: AggregationInput) -> AggregationResult:
     return process_inbox(replace(delivery, now=delivery.now + 60), InboxLimits(), SamplingPolicy(everything=True))[0]
-
-
-def _around(now_ns: int) -> tuple[Any, Any]:
-    now = datetime.fromtimestamp(now_ns / 1e9, UTC)
-    return now - timedelta(minutes=5), now + timedelta(minutes=5)

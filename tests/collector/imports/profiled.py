@@ -14,32 +14,25 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 MODEL: Any = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
 CPU = [ProfilerActivity.CPU]
+FOLDER = Path(sys.argv[1])
 
-
-def ranges(file: Path) -> None:
-    with profile(activities=CPU) as made:
-        for _ in range(3):
-            with record_function("predict"):
-                with record_function("preprocess"):
-                    inputs = torch.randn(4, 64)
-                MODEL(inputs)
-    made.export_chrome_trace(str(file))
-
-
-def steps(file: Path) -> None:
-    def save(made: Any) -> None:
-        made.export_chrome_trace(str(file))
-
-    plan = schedule(wait=0, warmup=1, active=3, repeat=1)
-    with profile(activities=CPU, schedule=plan, on_trace_ready=save) as made:
-        for _ in range(4):
-            with record_function("tokenize"):
-                inputs = torch.ones(4, 64)
+with profile(activities=CPU) as ranges:
+    for _ in range(3):
+        with record_function("predict"):
+            with record_function("preprocess"):
+                inputs = torch.randn(4, 64)
             MODEL(inputs)
-            made.step()
+ranges.export_chrome_trace(str(FOLDER / "ranges.json"))
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    ranges(folder / "ranges.json")
-    steps(folder / "steps.json.gz")
+def save(steps: Any) -> None:
+    steps.export_chrome_trace(str(FOLDER / "steps.json.gz"))
+
+
+plan = schedule(wait=0, warmup=1, active=3, repeat=1)
+with profile(activities=CPU, schedule=plan, on_trace_ready=save) as steps:
+    for _ in range(4):
+        with record_function("tokenize"):
+            inputs = torch.ones(4, 64)
+        MODEL(inputs)
+        steps.step()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import subprocess
 import sys
 import time
@@ -19,7 +17,7 @@ from stagelens.collector.imports.chrome_events import ChromeEvent
 from stagelens.collector.imports.source import ImportFileError
 
 if TYPE_CHECKING:
-    from tests.collector.imports.taking import Taking
+    from tests.collector.imports.conftest import Taking
 
 BASE = time.time_ns() - 3600 * 10**9
 HOST, GPU = {"pid": 1, "tid": 1}, {"pid": 0, "tid": 7}
@@ -31,42 +29,29 @@ def event(
     return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": duration, "args": args, **(lane or HOST)}
 
 
-def written(tmp_path: Path, *events: Any, **more: Any) -> Path:
-    file = tmp_path / "trace.json"
-    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events, "baseTimeNanoseconds": BASE, **more}))
-    return file
-
-
-@pytest.fixture(scope="module")
-def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("profiles")
-    subprocess.run([sys.executable, Path(__file__).with_name("profiled.py"), folder], check=True, capture_output=True)
-    return folder
+def trace(*events: Any, **more: Any) -> dict[str, Any]:
+    return {"schemaVersion": 1, "traceEvents": events, "baseTimeNanoseconds": BASE, **more}
 
 
 @pytest.mark.stacks
-def test_real_ranges_are_requests_with_the_operators_as_forward(taking: Taking, profiles: Path) -> None:
-    imported = taking(profiles / "ranges.json")
+def test_real_ranges_and_steps_are_requests_with_the_operators_as_forward(taking: Taking, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, Path(__file__).with_name("profiled.py"), tmp_path], check=True, capture_output=True)
+    imported = taking(tmp_path / "ranges.json")
 
     assert (imported.requests, imported.broken_count, imported.services) == (3, 0, {"torch": 3})
     assert [(route, set(stages)) for route, stages in taking.stages()] == [
         ("predict", {"preprocess", "forward", "overhead"})
     ] * 3
-    written = (profiles / "ranges.json").stat().st_mtime
+    written = (tmp_path / "ranges.json").stat().st_mtime
     assert written - 60 <= imported.first <= imported.last <= written
+    assert taking(tmp_path / "steps.json.gz").requests == 3
+    assert [
+        {"tokenize", "forward"} <= set(stages) for route, stages in taking.stages() if route == "ProfilerStep#*"
+    ] == [True] * 3
 
 
-@pytest.mark.stacks
-def test_real_steps_are_requests_and_gzip_is_fine(taking: Taking, profiles: Path) -> None:
-    assert taking(profiles / "steps.json.gz").requests == 3
-    assert [(route, {"tokenize", "forward"} <= set(stages)) for route, stages in taking.stages()] == [
-        ("ProfilerStep#*", True)
-    ] * 3
-
-
-def test_device_work_is_part_of_its_launching_request(taking: Taking, tmp_path: Path) -> None:
-    file = written(
-        tmp_path,
+def test_device_work_is_part_of_its_launching_request(taking: Taking) -> None:
+    profile = trace(
         event("user_annotation", "predict", 0, 1000),
         event("user_annotation", "postprocess", 700, 100),
         event("cuda_runtime", "cudaMemcpyAsync", 10, 5, correlation=1),
@@ -81,34 +66,33 @@ def test_device_work_is_part_of_its_launching_request(taking: Taking, tmp_path: 
         event("gpu_user_annotation", "predict", 100, 800, GPU),
     )
 
-    assert taking(file).requests == 1
+    assert taking(profile).requests == 1
     assert taking.stages() == [
         ("predict", {"h2d": 50, "forward": 300, "postprocess": 120, "d2h": 100, "overhead": 430})
     ]
     assert taking.dimension("device") == {"cuda:0": 1}
 
 
-def test_a_range_around_many_requests_hides_none(taking: Taking, tmp_path: Path) -> None:
-    file = written(
-        tmp_path,
+def test_a_range_around_many_requests_hides_none(taking: Taking) -> None:
+    profile = trace(
         event("python_function", "nn.Module: Server_0", 0, 5000),
         *(event("user_annotation", "predict", at, 500) for at in (100, 1100)),
         *(event("cpu_op", "aten::linear", at, 200) for at in (200, 1200)),
         *(event("cpu_op", "aten::addmm", at, 100) for at in (210, 1210)),
     )
 
-    assert taking(file).requests == 2
+    assert taking(profile).requests == 2
     assert taking.stages() == [("predict", {"forward": 200, "overhead": 300})] * 2
 
 
-def test_overlapping_requests_of_several_threads_are_separate(taking: Taking, tmp_path: Path) -> None:
+def test_overlapping_requests_of_several_threads_are_separate(taking: Taking) -> None:
     events = [
         event("user_annotation", f"execute_context_{number}({number * 64})_generation_0(0)", 10 * number, 500, lane)
         for number, lane in enumerate(({"pid": 1, "tid": 1}, {"pid": 1, "tid": 2}), 1)
     ]
     work = [event("cpu_op", "aten::linear", 100, 200, {"pid": 1, "tid": tid}) for tid in (1, 2)]
 
-    assert taking(written(tmp_path, *events, *work)).requests == 2
+    assert taking(trace(*events, *work)).requests == 2
     assert taking.stages() == [("execute_context_*(*)_generation_*(*)", {"forward": 200, "overhead": 300})] * 2
 
 
@@ -125,48 +109,38 @@ def test_the_last_open_range_is_found(ends: list[tuple[int, int]], at: int) -> N
         assert found.start == max(each.start for each in open_)
 
 
-def test_without_a_base_times_end_with_the_file(taking: Taking, tmp_path: Path) -> None:
-    file = written(tmp_path, event("user_annotation", "predict", 0, 1000), baseTimeNanoseconds=None)
-
+def test_without_a_base_times_end_with_the_file(taking: Taking) -> None:
+    file = taking.write(trace(event("user_annotation", "predict", 0, 1000), baseTimeNanoseconds=None))
     imported = taking(file)
 
     assert imported.last <= file.stat().st_mtime < imported.last + 20
     assert any("no date" in note for note in imported.notes)
 
 
-def test_without_ranges_the_error_explains_how_to_record_them(taking: Taking, tmp_path: Path) -> None:
+def test_without_ranges_the_error_explains_how_to_record_them(taking: Taking) -> None:
     with pytest.raises(ImportFileError, match="record_function"):
-        taking(written(tmp_path, event("cpu_op", "aten::linear", 0, 10)))
+        taking(trace(event("cpu_op", "aten::linear", 0, 10)))
 
 
-def test_a_truncated_trace_is_reported_with_its_position(taking: Taking, tmp_path: Path) -> None:
+def test_a_truncated_trace_is_reported_with_its_position(taking: Taking) -> None:
     broken = event("user_annotation", "predict", 0, float("nan"))
 
     with pytest.raises(ImportFileError, match=r"is not JSON.*the rest has no ranges"):
-        taking(written(tmp_path, broken, event("user_annotation", "predict", 0, 1000)))
+        taking(trace(broken, event("user_annotation", "predict", 0, 1000)))
 
 
-def test_an_invalid_event_is_named_and_skipped_alone(taking: Taking, tmp_path: Path) -> None:
+def test_an_invalid_event_is_named_and_skipped_alone(taking: Taking) -> None:
     good = event("user_annotation", "predict", 0, 1000)
     marker = {"ph": "i", "name": "Iteration Start", "ts": 1}
-    imported = taking(written(tmp_path, good, marker, {"ph": "X", "name": "x", "ts": "nan", "dur": 1}, 5))
+    imported = taking(trace(good, marker, {"ph": "X", "name": "x", "ts": "nan", "dur": 1}, 5))
 
     assert imported.requests == 1
     assert [each.split(":")[0] for each in imported.broken] == ["event 3", "event 4"]
 
 
-def test_a_trace_that_would_fill_the_memory_is_refused(
-    taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trace_that_would_fill_the_memory_is_refused(taking: Taking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kineto, "MAX_EVENTS", 3)
     events = [event("cpu_op", "aten::linear", number, 1) for number in range(5)]
 
     with pytest.raises(ImportFileError, match="profile fewer steps"):
-        taking(written(tmp_path, *events))
-
-
-def test_gzip_is_recognised_by_its_content(taking: Taking, tmp_path: Path) -> None:
-    file = written(tmp_path, event("user_annotation", "predict", 0, 1000))
-    file.write_bytes(gzip.compress(file.read_bytes()))
-
-    assert taking(file).requests == 1
+        taking(trace(*events))

@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 
 if TYPE_CHECKING:
-    from tests.collector.imports.taking import Taking
+    from tests.collector.imports.conftest import Taking
 
 MODEL = next((Path(magika.__file__).parent / "models").rglob("*.onnx"))
 
@@ -35,30 +35,23 @@ def test_a_real_profile_has_its_runs_as_forward_and_its_session_as_load(taking: 
     assert time.time() - 60 < imported.last <= time.time()
 
 
-def test_device_copies_are_not_forward(taking: Taking, tmp_path: Path) -> None:
+RUN = {"cat": "Session", "pid": 1, "tid": 2, "ph": "X", "name": "model_run", "ts": 100, "dur": 1000, "args": {}}
+
+
+def test_device_copies_are_not_forward(taking: Taking) -> None:
     def node(operator: str, start: int, duration: int) -> dict[str, Any]:
         args = {"op_name": operator, "provider": "CUDAExecutionProvider"}
         return {"cat": "Node", "pid": 1, "tid": 2, "ph": "X", "name": "n", "ts": start, "dur": duration, "args": args}
 
-    run = {"cat": "Session", "pid": 1, "tid": 2, "ph": "X", "name": "model_run", "ts": 100, "dur": 1000, "args": {}}
-    file = tmp_path / "profile.json"
-    file.write_text(
-        json.dumps([node("MemcpyFromHost", 150, 50), node("MatMul", 200, 700), node("MemcpyToHost", 950, 30), run])
-    )
+    nodes = [node("MemcpyFromHost", 150, 50), node("MatMul", 200, 700), node("MemcpyToHost", 950, 30)]
 
-    assert taking(file).requests == 1
+    assert taking([*nodes, RUN]).requests == 1
     assert taking.stages() == [("model_run", {"h2d": 50, "forward": 920, "d2h": 30})]
 
 
-def test_an_incomplete_profile_is_imported_up_to_its_end(taking: Taking, tmp_path: Path) -> None:
-    run = {"cat": "Session", "pid": 1, "tid": 2, "ph": "X", "name": "model_run", "ts": 100, "dur": 1000, "args": {}}
-    file = tmp_path / "profile.json"
-    file.write_text(
-        json.dumps([run, {"ph": "X", "name": "model_run", "ts": "?"}, run | {"ts": 2000}])[:-1] + ',\n{"cat"'
-    )
+def test_an_incomplete_profile_is_imported_up_to_its_end(taking: Taking) -> None:
+    events = json.dumps([RUN, {"ph": "X", "name": "model_run", "ts": "?"}, RUN | {"ts": 2000}])
+    imported = taking(events[:-1] + ',\n{"cat"')
 
-    imported = taking(file)
-
-    assert imported.requests == 2
-    assert imported.broken_count == 2
+    assert (imported.requests, imported.broken_count) == (2, 2)
     assert imported.broken[0].startswith("event 2: ")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.collector.imports.taking import Taking
+    from tests.collector.imports.conftest import Taking
 
 REAL = Path(__file__).parent / "files" / "triton.json"
 RECORDS: list[dict[str, Any]] = json.loads(REAL.read_text())
@@ -31,23 +31,15 @@ def test_a_real_trace_has_the_requests_and_the_stages_that_triton_timed(taking: 
 
     assert (imported.requests, imported.broken_count) == (10, 0)
     assert imported.services == Counter({"triton-inference-server": 10})
+    # An ensemble is one request of the called model.
+    assert taking.dimension("model") == {"plain": 4, "batched": 3, "twice": 1, "stream": 1, "failing": 1}
+    # Times without a date end at the modification time.
+    assert imported.last <= REAL.stat().st_mtime < imported.last + 20
+    assert any("no date" in note for note in imported.notes)
     first = min(taking.stages(), key=lambda each: abs(each[1]["h2d"] - 203))[1]
     assert first["h2d"] == round((timestamps["COMPUTE_INPUT_END"] - timestamps["COMPUTE_START"]) / 1e3)
     assert first["forward"] == round((timestamps["COMPUTE_OUTPUT_START"] - timestamps["COMPUTE_INPUT_END"]) / 1e3)
     assert first["queue"] == round((timestamps["COMPUTE_START"] - timestamps["QUEUE_START"]) / 1e3)
-
-
-def test_models_are_distinguished_and_an_ensemble_is_the_called_one(taking: Taking) -> None:
-    taking(REAL)
-
-    assert taking.dimension("model") == {"plain": 4, "batched": 3, "twice": 1, "stream": 1, "failing": 1}
-
-
-def test_times_without_a_date_end_at_the_modification_time(taking: Taking) -> None:
-    imported = taking(REAL)
-
-    assert imported.last <= REAL.stat().st_mtime < imported.last + 20
-    assert any("no date" in note for note in imported.notes)
 
 
 @pytest.mark.parametrize(
@@ -57,41 +49,22 @@ def test_times_without_a_date_end_at_the_modification_time(taking: Taking) -> No
         *({"id": 1, "timestamps": [{"name": "REQUEST_START", "ns": ns}]} for ns in (-1, 1.5, "1")),
     ],
 )
-def test_an_invalid_record_is_named_and_skipped_alone(taking: Taking, tmp_path: Path, broken: Any) -> None:
-    file = tmp_path / "trace.json"
-    file.write_text(json.dumps([*RECORDS[:3], broken, *RECORDS[3:]]))
-
-    imported = taking(file)
+def test_an_invalid_record_is_named_and_skipped_alone(taking: Taking, broken: Any) -> None:
+    imported = taking([*RECORDS[:3], broken, *RECORDS[3:]])
 
     assert imported.requests == 10
     assert imported.broken == ["record 4: is not a record of a Triton trace"]
 
 
-def test_an_unfinished_request_is_omitted_and_named(taking: Taking, tmp_path: Path) -> None:
+def test_an_unfinished_request_is_omitted_and_named(taking: Taking) -> None:
     ends = [each for each in RECORDS if any(at["name"] == "REQUEST_END" for at in each.get("timestamps", []))]
-    file = tmp_path / "trace.json"
-    file.write_text(json.dumps([each for each in RECORDS if each not in ends or each["id"] not in (1, 7)]))
-
-    imported = taking(file)
+    imported = taking([each for each in RECORDS if each not in ends or each["id"] not in (1, 7)])
 
     assert imported.requests == 9
     assert imported.broken == ["trace 1: has no REQUEST_END: the request was not over yet"]
 
 
-def test_the_file_of_a_killed_server_is_counted(taking: Taking, tmp_path: Path) -> None:
-    file = tmp_path / "trace.json"
-    file.write_text(REAL.read_text().rstrip("]\n"))
-
-    imported = taking(file)
-
-    assert imported.requests == 10
-    assert imported.broken_count == 1
-    assert imported.broken[0].startswith("line 1 column")
-
-
-def test_circular_parents_are_omitted(taking: Taking, tmp_path: Path) -> None:
-    file = tmp_path / "trace.json"
+def test_circular_parents_are_omitted(taking: Taking) -> None:
     model = {"model_name": "m", "model_version": 1}
-    file.write_text(json.dumps([{"id": 1, "parent_id": 2, **model}, {"id": 2, "parent_id": 1, **model}]))
 
-    assert taking(file).requests == 0
+    assert taking([{"id": 1, "parent_id": 2, **model}, {"id": 2, "parent_id": 1, **model}]).requests == 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +11,7 @@ import pytest
 from stagelens.collector.imports.source import ImportFileError
 
 if TYPE_CHECKING:
-    from tests.collector.imports.taking import Taking
+    from tests.collector.imports.conftest import Taking
 
 # Fields of a result in vllm/benchmarks/serve.py, with those of --save-detailed last.
 ENDED = int(time.time()) - 600
@@ -40,14 +38,8 @@ RESULT: dict[str, Any] = {
 }
 
 
-def written(tmp_path: Path, **changes: Any) -> Path:
-    file = tmp_path / "vllm-infqps.json"
-    file.write_text(json.dumps(RESULT | changes))
-    return file
-
-
-def test_requests_are_prefill_then_decode(taking: Taking, tmp_path: Path) -> None:
-    imported = taking(written(tmp_path))
+def test_requests_are_prefill_then_decode(taking: Taking) -> None:
+    imported = taking(RESULT)
 
     assert (imported.requests, imported.broken_count, imported.services) == (3, 0, {"vllm": 3})
     assert taking.stages() == [
@@ -58,46 +50,39 @@ def test_requests_are_prefill_then_decode(taking: Taking, tmp_path: Path) -> Non
     assert taking.dimension("model") == {"Qwen/Qwen3-0.6B": 3}
     assert ENDED - 20 <= imported.first <= imported.last <= ENDED
     assert any("spread evenly" in note for note in imported.notes)
+    # Prompts and outputs are not stored.
+    assert b"secret" not in (taking.folder / "stagelens.db").read_bytes()
 
 
-def test_start_times_are_used_if_present(taking: Taking, tmp_path: Path) -> None:
-    imported = taking(written(tmp_path, duration=200.0, start_times=[5000.0, 5000.1, 5190.0]))
+def test_start_times_are_used_if_present(taking: Taking) -> None:
+    imported = taking(RESULT | {"duration": 200.0, "start_times": [5000.0, 5000.1, 5190.0]})
 
     assert (imported.last - imported.first) in (180, 190)
     assert imported.notes == []
 
 
 @pytest.mark.parametrize("odd", [1e300, -1e300, True, "x", None])
-def test_invalid_start_times_are_ignored(taking: Taking, tmp_path: Path, odd: Any) -> None:
-    imported = taking(written(tmp_path, start_times=[0.0, odd, 2.0]))
+def test_invalid_start_times_are_ignored(taking: Taking, odd: Any) -> None:
+    imported = taking(RESULT | {"start_times": [0.0, odd, 2.0]})
 
     assert imported.requests == 3
     assert any("spread evenly" in note for note in imported.notes)
 
 
-def test_failed_requests_are_omitted_and_reported(taking: Taking, tmp_path: Path) -> None:
-    imported = taking(written(tmp_path, errors=["", "timed out", ""]))
+def test_failed_requests_are_omitted_and_reported(taking: Taking) -> None:
+    imported = taking(RESULT | {"errors": ["", "timed out", ""]})
 
     assert imported.requests == 2
     assert any(note.startswith("1 failed request") for note in imported.notes)
 
 
-def test_prompts_and_outputs_are_not_stored(taking: Taking, tmp_path: Path) -> None:
-    taking(written(tmp_path))
-
-    assert b"secret" not in (tmp_path / "stagelens.db").read_bytes()
-
-
-def test_totals_without_details_are_refused_with_the_option(taking: Taking, tmp_path: Path) -> None:
-    file = tmp_path / "result.json"
-    file.write_text(json.dumps({key: value for key, value in RESULT.items() if not isinstance(value, list)}))
-
+def test_totals_without_details_are_refused_with_the_option(taking: Taking) -> None:
     with pytest.raises(ImportFileError, match="--save-detailed"):
-        taking(file)
+        taking({key: value for key, value in RESULT.items() if not isinstance(value, list)})
 
 
-def test_invalid_durations_are_named(taking: Taking, tmp_path: Path) -> None:
-    imported = taking(written(tmp_path, ttfts=[0.01, -1, "x", 1e300], itls=[[], [], [], []]))
+def test_invalid_durations_are_named(taking: Taking) -> None:
+    imported = taking(RESULT | {"ttfts": [0.01, -1, "x", 1e300], "itls": [[], [], [], []]})
 
     assert imported.requests == 1
     assert imported.broken == [f"request {number}: has invalid times" for number in (2, 3, 4)]

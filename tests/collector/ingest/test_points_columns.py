@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import time
 from typing import Any
 
 import pytest
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint
 
 from stagelens.collector.ingest import points
@@ -23,7 +23,9 @@ from stagelens.collector.otlp.protobuf_encoding import read_metrics
 from stagelens.core import names
 from stagelens.core.errors import WireError
 from stagelens.core.histogram import MAX_SCALE, MIN_SCALE, Histogram, bucket_bounds
-from tests.collector.metrics import read_json
+from tests.collector.metrics import length_delimited, read_json
+from tests.collector.traces.otlp import drawn
+from tests.fuzz import mutate
 
 NOW = time.time_ns()
 SECONDS = 1_000_000_000
@@ -43,24 +45,18 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+def encoded(histogram: Histogram, **fields: Any) -> ExponentialHistogramDataPoint:
+    point = ExponentialHistogramDataPoint(time_unix_nano=NOW, **fields)
+    return ParseDict({**histogram.to_otlp(), "sum": histogram.sum}, point)
+
+
 @st.composite
 def data_points(draw: st.DrawFn) -> ExponentialHistogramDataPoint:
     histogram = Histogram(draw(st.sampled_from([5, 5, 5, 3, -10, 8])))
     for value in draw(st.lists(st.floats(0.1, 10) | st.just(0.0), max_size=6)):
         histogram.record(value, draw(st.sampled_from([1, 2, 130, 70_000])))
-    accepted_points = histogram.to_otlp()
-    point = ExponentialHistogramDataPoint(
-        start_time_unix_nano=NOW - 10 * SECONDS,
-        time_unix_nano=NOW,
-        count=histogram.count,
-        sum=histogram.sum,
-        scale=histogram.scale,
-        zero_count=histogram.zero,
-    )
+    point = encoded(histogram, start_time_unix_nano=NOW - 10 * SECONDS)
     point.sum *= draw(st.sampled_from([1.0, 1.0, 1.02, 1 / 1.02, 1.2, 0.8]))
-    point.positive.offset = accepted_points["positive"]["offset"]
-    counts = [int(count) for count in accepted_points["positive"]["bucketCounts"]]
-    point.positive.bucket_counts.extend(counts)
     for key in draw(st.lists(st.sampled_from([names.DOMINANT, names.STAGE, names.STATUS, names.ROUTE]), max_size=4)):
         value = draw(st.sampled_from(["ok", "error", "forward", "", "x" * 150]))
         point.attributes.add(key=key).value.string_value = value
@@ -82,22 +78,8 @@ def data_points(draw: st.DrawFn) -> ExponentialHistogramDataPoint:
     return point
 
 
-METRICS = st.lists(
-    st.tuples(
-        st.sampled_from([names.REQUEST_DURATION, names.STAGE_TIME, names.STAGE_DURATION]),
-        st.lists(data_points(), max_size=6),
-    ),
-    max_size=3,
-)
-
-
-def exported(metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]) -> ExportMetricsServiceRequest:
-    request = ExportMetricsServiceRequest()
-    for name, found in metrics:
-        data = request.resource_metrics.add().scope_metrics.add().metrics.add(name=name).exponential_histogram
-        data.aggregation_temporality = 1  # type: ignore[assignment] - an open enum
-        data.data_points.extend(found)
-    return request
+def exported(*found: ExponentialHistogramDataPoint) -> bytes:
+    return _body(*(point.SerializeToString() for point in found))
 
 
 def accepted_points(export: list[ResourceMetrics]) -> tuple[list[str], dict[str, int], list[str]]:
@@ -143,7 +125,7 @@ def _has_possible_sum(point: ExponentialHistogramDataPoint, counts: dict[int, in
 @given(st.lists(data_points(), max_size=12))
 def test_points_are_accepted_by_the_rules(sent: list[ExponentialHistogramDataPoint]) -> None:
     reader = PointReader(WINDOW)
-    reader.read(read_metrics(exported([(names.REQUEST_DURATION, sent)]).SerializeToString()))
+    reader.read(read_metrics(exported(*sent)))
     recorded = [point for point in sent if not point.flags & 1]
     valid = [point for point in recorded if is_valid(point)]
 
@@ -151,34 +133,24 @@ def test_points_are_accepted_by_the_rules(sent: list[ExponentialHistogramDataPoi
     assert reader.tally.rejected.total() == len(recorded) - len(valid)
 
 
-@settings(deadline=None, max_examples=20)
-@given(st.lists(METRICS, min_size=2, max_size=4))
-def test_exports_parsed_together_equal_exports_parsed_alone(
-    sent: list[list[tuple[str, list[ExponentialHistogramDataPoint]]]],
-) -> None:
+@settings(max_examples=30)
+@given(st.randoms(use_true_random=False))
+def test_exports_parsed_together_equal_exports_parsed_alone(rng: random.Random) -> None:
     exports: list[list[ResourceMetrics]] = []
-    for request in map(exported, sent):
+    for request in (drawn(rng, "metrics") for _ in range(3)):
         body = json.dumps(MessageToDict(request, use_integers_for_enums=True)).encode()
         exports += read_metrics(request.SerializeToString()), read_json(body)
     readers = [PointReader(WINDOW) for _ in exports]
-
     points.read_exports(list(zip(readers, exports, strict=True)))
 
     assert list(map(accepted_by, readers)) == list(map(accepted_points, exports))
 
 
-@st.composite
-def damaged(draw: st.DrawFn) -> bytes:
-    point = bytearray(draw(data_points()).SerializeToString()[:150])
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(point)))
-        point[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=3))
-    return bytes(point)
-
-
 @settings(deadline=None, max_examples=60)
-@given(st.lists(damaged() | data_points().map(lambda point: point.SerializeToString()), min_size=1, max_size=4))
-def test_damaged_points_change_no_other_point(found: list[bytes]) -> None:
+@given(st.lists(data_points(), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_damaged_points_change_no_other_point(points_: list[ExponentialHistogramDataPoint], rng: random.Random) -> None:
+    whole = [point.SerializeToString() for point in points_]
+    found = [mutate.raw(point[:150], rng) if rng.random() < 0.5 else point for point in whole]
     together, alone = result_or_malformed(_body(*found)), [result_or_malformed(_body(point)) for point in found]
 
     if "malformed" in alone:
@@ -208,23 +180,9 @@ def test_usual_encodings_are_parsed_as_columns(monkeypatch: pytest.MonkeyPatch) 
     histogram = Histogram()
     for value in (0.0, 0.001, 0.002, 5.0):
         histogram.record(value, 200)
-    sent = json.dumps({"dataPoints": [histogram.to_otlp()]})
-    positive = json.loads(sent)["dataPoints"][0]["positive"]
-    point = ExponentialHistogramDataPoint(
-        start_time_unix_nano=NOW,
-        time_unix_nano=NOW,
-        count=histogram.count,
-        sum=histogram.sum,
-        scale=histogram.scale,
-        zero_count=histogram.zero,
-        min=0.0,
-        max=5.0,
-        zero_threshold=1e-9,
-    )
-    point.positive.offset = positive["offset"]
-    point.positive.bucket_counts.extend(map(int, positive["bucketCounts"]))
+    point = encoded(histogram, start_time_unix_nano=NOW, min=0.0, max=5.0, zero_threshold=1e-9)
     reader = PointReader(WINDOW)
-    reader.read(read_metrics(exported([(names.REQUEST_DURATION, [point] * 3)]).SerializeToString()))
+    reader.read(read_metrics(exported(point, point, point)))
 
     assert [found.histogram for found in reader.points] == [histogram] * 3
     assert math.isclose(sum(found.histogram.sum for found in reader.points), 3 * histogram.sum)
@@ -247,19 +205,16 @@ def test_unusual_encodings_are_parsed(as_written: bytes, otherwise: bytes | None
     point.positive.bucket_counts.append(3)
     plain = point.SerializeToString()
     unusual = plain.replace(as_written, b"\x21\x03" + bytes(7) + as_written[:9] if otherwise is None else otherwise)
-    request = exported([(names.REQUEST_DURATION, [point] * 3)]).SerializeToString()
-    body = _body(plain, unusual, plain)
 
     assert unusual != plain
     assert ExponentialHistogramDataPoint.FromString(unusual) == point
-    assert accepted_points(read_metrics(body)) == accepted_points(read_metrics(request))
+    assert accepted_points(read_metrics(_body(plain, unusual, plain))) == accepted_points(
+        read_metrics(exported(point, point, point))
+    )
 
 
 def _body(*found: bytes) -> bytes:
-    data = _nested(10, b"".join(_nested(1, point) for point in found) + b"\x10\x01")
-    return _nested(1, _nested(2, _nested(2, _nested(1, names.REQUEST_DURATION.encode()) + data)))
-
-
-def _nested(number: int, content: bytes) -> bytes:
-    assert len(content) < 2**14
-    return bytes([number << 3 | 2, len(content) & 0x7F | 0x80, len(content) >> 7]) + content
+    data = length_delimited(10, b"".join(length_delimited(1, point) for point in found) + b"\x10\x01")
+    return length_delimited(
+        1, length_delimited(2, length_delimited(2, length_delimited(1, names.REQUEST_DURATION.encode()) + data))
+    )

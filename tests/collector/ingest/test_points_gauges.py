@@ -28,6 +28,7 @@ from stagelens.core.hardware import (
 )
 from stagelens.core.names import HARDWARE
 from stagelens.instrumentors.export.otlp import Encoder, ExportInterval
+from tests.collector.traces.otlp import attributes
 
 NOW = 1_795_176_000
 NS = 1_000_000_000
@@ -47,23 +48,27 @@ def export_of(media_type: str, body: bytes) -> pipeline.Export:
     return pipeline.read_export("metrics", media_type, body, "a:1", TimeWindow(0, NOW + 60), SpanReader())
 
 
-def foreign(metric: dict[str, Any], resource: dict[str, Any] | None = None) -> pipeline.Export:
-    about = [
-        {"key": key, "value": {"intValue": value} if isinstance(value, int) else {"stringValue": value}}
-        for key, value in (RESOURCE if resource is None else resource).items()
-    ]
+def gauge(name: str, *points: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "gauge": {"dataPoints": [*points]}}
+
+
+def total(name: str, *points: dict[str, Any], temporality: int = 1, monotonic: bool = True) -> dict[str, Any]:
+    data = {"dataPoints": [*points], "aggregationTemporality": temporality, "isMonotonic": monotonic}
+    return {"name": name, "sum": data}
+
+
+def foreign(metric: dict[str, Any], resource: dict[str, Any] = RESOURCE) -> pipeline.Export:
+    about = attributes(resource)
     sent = {"resource": {"attributes": about}, "scopeMetrics": [{"metrics": [metric]}]}
     return export_of("application/json", json.dumps({"resourceMetrics": [sent]}).encode())
 
 
-def number(value: float | str, seconds: float = 0, **attributes: str) -> dict[str, Any]:
+def number(value: float | str, seconds: float = 0, **values: str) -> dict[str, Any]:
     return {
         "asDouble": value,
         "startTimeUnixNano": str(int((NOW - seconds) * NS)) if seconds else "0",
         "timeUnixNano": str(NOW * NS),
-        "attributes": [
-            {"key": key.replace("_", "."), "value": {"stringValue": text}} for key, text in attributes.items()
-        ],
+        "attributes": attributes({key.replace("_", "."): text for key, text in values.items()}),
     }
 
 
@@ -84,84 +89,63 @@ def test_gauges_of_an_agent_are_stored_unchanged(sent: list[Reading], seconds: i
     assert (found.tally.ignored, found.tally.rejected.total()) == (0, 0)
 
 
-def test_cpu_modes_are_added_up() -> None:
-    gauge = {"dataPoints": [number(0.25, cpu_mode="user"), number(0.5, cpu_mode="system")]}
-
-    assert stored_values(foreign({"name": CPU_SHARE.metric, "gauge": gauge})) == {"cpu_share web-1:7": 0.75}
+HALF = gauge(CPU_SHARE.metric, number(0.5))
 
 
-def test_a_non_monotonic_sum_is_a_current_value() -> None:
-    points = [number(3e9, seconds=86_400)]
-    found = foreign({"name": MEMORY.metric, "sum": {"dataPoints": points, "aggregationTemporality": 2}})
-
-    assert stored_values(found) == {"memory web-1:7": 3e9}
-    assert [point.at for point in found.batch.points] == [NOW]
+MODES = gauge(CPU_SHARE.metric, number(0.25, cpu_mode="user"), number(0.5, cpu_mode="system"))
+TASKS = gauge(GPU.metric, *(number(0.1, hw_id="gpu0", hw_gpu_task=task) for task in ("general", "encoder")))
+WAYS = ("receive", "sideways")
+IO = total(PCIE_IN.metric, *(number(1000, 10, network_io_direction=way, hw_id="gpu0") for way in WAYS))
+# A current value, since the start of the process.
+SINCE_START = total(MEMORY.metric, number(3e9, 86_400), temporality=2, monotonic=False)
 
 
 @pytest.mark.parametrize(
-    ("resource", "where"),
+    ("metric", "resource", "expected"),
     [
-        ({"host.name": "node", "k8s.pod.name": "web-5d9c-x2", "process.pid": 1}, "web-5d9c-x2:1"),
-        ({"service.instance.id": "4f"}, "4f:4f"),
-        ({"host.name": "h", "service.instance.id": "4f"}, "h:4f"),
+        (MODES, RESOURCE, {"cpu_share web-1:7": 0.75}),
+        (TASKS, RESOURCE, {"gpu web-1/gpu0": 0.1}),
+        (IO, RESOURCE, {"pcie_in web-1/gpu0": 100.0}),
+        (SINCE_START, RESOURCE, {"memory web-1:7": 3e9}),
+        # A replica is named by its most specific attribute.
+        (HALF, {"host.name": "node", "k8s.pod.name": "web-x2", "process.pid": 1}, {"cpu_share web-x2:1": 0.5}),
+        (HALF, {"service.instance.id": "4f"}, {"cpu_share 4f:4f": 0.5}),
+        (HALF, {"host.name": "h", "service.instance.id": "4f"}, {"cpu_share h:4f": 0.5}),
     ],
 )
-def test_a_replica_is_named_by_its_most_specific_attribute(resource: dict[str, Any], where: str) -> None:
-    gauge = {"dataPoints": [number(0.5)]}
+def test_gauges_of_other_programs_are_stored(
+    metric: dict[str, Any], resource: dict[str, Any], expected: dict[str, float]
+) -> None:
+    found = foreign(metric, {"service.name": "shop"} | resource)
 
-    assert stored_values(foreign({"name": CPU_SHARE.metric, "gauge": gauge}, {"service.name": "shop", **resource})) == {
-        f"cpu_share {where}": 0.5
-    }
-
-
-@pytest.mark.parametrize(
-    "metric",
-    [
-        {"name": CPU.metric, "sum": {"dataPoints": [number(9, 10)], "aggregationTemporality": 2, "isMonotonic": True}},
-        {"name": CPU.metric, "gauge": {"dataPoints": [number(9, 10)]}},
-        {"name": MEMORY.metric, "sum": {"dataPoints": [number(9)], "aggregationTemporality": 1}},
-        {"name": GPU.metric, "histogram": {"dataPoints": [{"count": 1}]}},
-    ],
-)
-def test_unsupported_gauges_are_ignored(metric: dict[str, Any]) -> None:
-    found = foreign(metric)
-
-    assert (stored_values(found), found.tally.ignored, found.tally.rejected.total()) == ({}, 1, 0)
+    assert (stored_values(found), found.tally.ignored) == (expected, 0)
+    assert {point.at for point in found.batch.points} == {NOW - 5 if metric is IO else NOW}
 
 
-def test_host_metrics_without_a_service_are_ignored() -> None:
-    found = foreign({"name": CPU_SHARE.metric, "gauge": {"dataPoints": [number(0.5)]}}, {"host.name": "web-1"})
+def test_unsupported_gauges_are_ignored() -> None:
+    for metric, resource in (
+        (total(CPU.metric, number(9, 10), temporality=2), RESOURCE),
+        (gauge(CPU.metric, number(9, 10)), RESOURCE),
+        (total(MEMORY.metric, number(9), monotonic=False), RESOURCE),
+        ({"name": GPU.metric, "histogram": {"dataPoints": [{"count": 1}]}}, RESOURCE),
+        # Of a machine, without a service.
+        (HALF, {"host.name": "web-1"}),
+    ):
+        found = foreign(metric, resource)
 
-    assert (stored_values(found), found.tally.ignored) == ({}, 1)
-
-
-def test_gpu_encoder_use_is_not_compute_use() -> None:
-    points = [number(0.1, hw_id="gpu0", hw_gpu_task=task) for task in ("general", "encoder", "decoder")]
-
-    assert stored_values(foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})) == {"gpu web-1/gpu0": 0.1}
-
-
-def test_unknown_directions_are_ignored() -> None:
-    points = [number(1000, 10, network_io_direction=way, hw_id="gpu0") for way in ("receive", "sideways")]
-    found = foreign(
-        {"name": PCIE_IN.metric, "sum": {"dataPoints": points, "aggregationTemporality": 1, "isMonotonic": True}}
-    )
-
-    assert stored_values(found) == {"pcie_in web-1/gpu0": 100.0}
+        assert (stored_values(found), found.tally.ignored, found.tally.rejected.total()) == ({}, 1, 0)
 
 
 @pytest.mark.parametrize("value", [-1.0, "NaN", "Infinity", 1e30])
 def test_an_impossible_value_is_refused_and_named(value: float | str) -> None:
-    gauge = {"dataPoints": [number(value), number(0.5)]}
-    found = foreign({"name": CPU_SHARE.metric, "gauge": gauge})
+    found = foreign(gauge(CPU_SHARE.metric, number(value), number(0.5)))
 
     assert stored_values(found) == {"cpu_share web-1:7": 0.5}
     assert found.tally.error_message.startswith("process.cpu.utilization[0]: value must lie between 0 and 2**44")
 
 
 def test_the_points_of_a_metric_are_limited() -> None:
-    points = [number(0.5, hw_id=f"gpu{index}") for index in range(MAX_GAUGE_POINTS + 10)]
-    found = foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})
+    found = foreign(gauge(GPU.metric, *(number(0.5, hw_id=f"gpu{index}") for index in range(MAX_GAUGE_POINTS + 10))))
 
     assert (len(stored_values(found)), found.tally.ignored) == (MAX_GAUGE_POINTS, 10)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
+import functools
 import hashlib
 import json
-import random
 import socket
 import ssl
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,23 +16,15 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import httpx
 import pytest
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpans
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.trace import SpanKind
 
 from stagelens.collector.config import LiveConfig
-from stagelens.collector.serve import Collector, CollectorConfig
+from stagelens.collector.serve import Collector
 from stagelens.collector.server import rate_limits, service_shares, tls_listener
 from stagelens.core.errors import ConfigError
-from stagelens.instrumentors.config import ClientTlsFiles
-from stagelens.instrumentors.export.exporter import Exporter
-from stagelens.instrumentors.export.outbox import ExportBatch
 from stagelens.store import Store
+from tests.collector.traces.otlp import attributes
 
 if TYPE_CHECKING:
     from tests.collector.conftest import Bodies
@@ -46,10 +37,6 @@ access:
     - {{name: team-a, sha256: {hashlib.sha256(A.encode()).hexdigest()}, environment: prod}}
     - {{name: team-b, sha256: {hashlib.sha256(B.encode()).hexdigest()}, requests_per_second: 0.002}}
 """
-
-
-# Resource attributes of the environment: the current name and the former one.
-CLAIMED: dict[str, str] = {"deployment.environment.name": "staging", "deployment.environment": "staging"}
 
 
 @dataclass
@@ -88,21 +75,13 @@ class Site:
 
 
 @pytest.fixture
-def site(store: Store, tmp_path: Path) -> Generator[Callable[..., Site]]:
-    running: list[Collector] = []
-
+def site(serve: Callable[..., Any], tmp_path: Path) -> Callable[..., Site]:
     def start(text: str, host: str = "127.0.0.1") -> Site:
         file = tmp_path / "collector.yaml"
         file.write_text(text)
-        config = CollectorConfig(host=host, port=0, grpc_port=0)
-        collector = Collector(config, store, file=LiveConfig(file, {}))
-        collector.start()
-        running.append(collector)
-        return Site(collector)
+        return Site(serve(LiveConfig(file, {}), host=host, grpc_port=0).collector)
 
-    yield start
-    for collector in running:
-        collector.stop()
+    return start
 
 
 @pytest.fixture
@@ -115,10 +94,6 @@ def sealed(site: Callable[..., Site], authority: Authorities) -> Site:
     own = authority("servers").sign("collector")
     tls = f"{{certificate: {own.certificate}, key: {own.key}, client_ca: {authority('clients').file}}}"
     return site(f"access:\n  tls: {tls}\n  certificates: [{{common_name: checkout, environment: prod}}]\n")
-
-
-def attributes(values: dict[str, str]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": {"stringValue": value}} for key, value in values.items()]
 
 
 def environments(store: Store) -> Iterator[str]:
@@ -135,6 +110,20 @@ def limits_of(site: Site) -> Any:
     return server_of(site).limits
 
 
+def as_client(sealed: Site, authority: Authorities, client: Pem | None) -> Site:
+    context = ssl.create_default_context(cafile=authority("servers").file)
+    if client:
+        context.load_cert_chain(client.certificate, client.key)
+    return Site(sealed.collector, context, "https")
+
+
+def received_by(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(4096)
+    except ConnectionResetError:
+        return b""
+
+
 def test_only_a_valid_token_permits_exports(guarded: Site, bodies: Bodies, store: Store) -> None:
     body = bodies.metrics(bodies.point())
     responses = [guarded.post(body, token) for token in ("", "wrong", A[:-1], A)]
@@ -148,6 +137,13 @@ def test_only_a_valid_token_permits_exports(guarded: Site, bodies: Bodies, store
         grpc.StatusCode.OK,
     ]
     assert list(environments(store)) == ["prod"]
+    event = {"text": "v2 is out"}
+    assert [guarded.post(event, token, path="/v1/events").status_code for token in ("", A)] == [401, 200]
+    # Probes need no token.
+    with guarded.client() as client:
+        for path, status in (("/metrics", 401), ("/livez", 200), ("/readyz", 200), ("/", 200)):
+            assert client.get(path).status_code == status
+            assert client.get(path, headers={"authorization": f"Bearer {A}"}).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/metrics", "/v1/traces"])
@@ -155,44 +151,12 @@ def test_the_token_determines_the_environment_of_points(guarded: Site, bodies: B
     trace, metrics = bodies.spans(*bodies.trace({"forward": 10**7})), bodies.metrics(bodies.point())
     body = metrics if path == "/v1/metrics" else trace
     (resource,) = body["resourceMetrics" if path == "/v1/metrics" else "resourceSpans"]
-    resource["resource"]["attributes"] += attributes(CLAIMED)
+    # The current name of the environment, and the former one.
+    claimed = {"deployment.environment.name": "staging", "deployment.environment": "staging"}
+    resource["resource"]["attributes"] += attributes(claimed)
 
     assert guarded.post(body, A, path=path).status_code == 200
     assert list(environments(store)) == ["prod"]
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_the_token_determines_the_environment_of_spans(guarded: Site, store: Store, ahead: Any, protocol: str) -> None:
-    headers = {"authorization": f"Bearer {A}"}
-    exporter = (
-        HttpSpans(f"http://localhost:{guarded.collector.address[1]}/v1/traces", headers=headers)
-        if protocol == "http"
-        else GrpcSpans(f"http://localhost:{guarded.collector.grpc_port}", insecure=True, headers=headers)
-    )
-    provider = TracerProvider(resource=Resource({"service.name": "shop", **CLAIMED}))
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with provider.get_tracer("any").start_as_current_span("GET /", kind=SpanKind.SERVER):
-        pass
-    provider.shutdown()
-    ahead.seconds = 60
-    guarded.collector.stop()  # Processes the waiting spans.
-
-    assert list(environments(store)) == ["prod"]
-
-
-@pytest.mark.parametrize(("path", "status"), [("/metrics", 401), ("/livez", 200), ("/readyz", 200), ("/", 200)])
-def test_probes_need_no_token_and_metrics_do(guarded: Site, path: str, status: int) -> None:
-    with guarded.client() as client:
-        without, named = client.get(path), client.get(path, headers={"authorization": f"Bearer {A}"})
-
-    assert (without.status_code, named.status_code) == (status, 200)
-
-
-def test_events_need_a_token(guarded: Site) -> None:
-    event = {"text": "v2 is out"}
-
-    assert guarded.post(event, path="/v1/events").status_code == 401
-    assert guarded.post(event, A, path="/v1/events").status_code in (200, 204)
 
 
 def test_the_rate_limit_of_a_token_ignores_headers(
@@ -212,24 +176,10 @@ def test_the_rate_limit_of_a_token_ignores_headers(
     assert guarded.post(body, A).status_code == 200
 
 
-def test_an_address_without_a_token_has_a_rate_limit(site: Callable[..., Site], bodies: Bodies) -> None:
-    limited = site("access: {anonymous: {requests_per_second: 0.002}}\n")
-    responses = [limited.post(bodies.metrics(), **{"x-forwarded-for": f"10.0.0.{n}"}) for n in range(3)]
-
-    assert [response.status_code for response in responses] == [200, 429, 429]
-
-
 def test_only_a_listed_certificate_permits_exports(
     sealed: Site, authority: Authorities, bodies: Bodies, store: Store
 ) -> None:
-    trusted = authority("servers").file
-
-    def as_(client: Pem | None) -> Site:
-        context = ssl.create_default_context(cafile=trusted)
-        if client:
-            context.load_cert_chain(client.certificate, client.key)
-        return Site(sealed.collector, context, "https")
-
+    as_ = functools.partial(as_client, sealed, authority)
     known, unlisted = (authority("clients").sign(name) for name in ("checkout", "unlisted"))
     body = bodies.metrics(bodies.point())
 
@@ -241,24 +191,6 @@ def test_only_a_listed_certificate_permits_exports(
         assert client.get("/livez").status_code == 200
     with pytest.raises(httpx.HTTPError):
         as_(authority("strangers").sign("checkout")).post(body)
-
-
-def test_the_agent_sends_its_certificate(sealed: Site, authority: Authorities) -> None:
-    own = authority("clients").sign("checkout")
-    lost: list[tuple[str, int]] = []
-    agent = Exporter(
-        headers={},
-        trust=ClientTlsFiles(str(authority("servers").file), str(own.certificate), str(own.key)),
-        timeout_seconds=20,
-        buffer_bytes=1000,
-        lost=lambda reason, requests: lost.append((reason, requests)),
-        rng=random.Random(1),
-    )
-    url = f"https://localhost:{sealed.collector.address[1]}/v1/metrics"
-    agent.offer(ExportBatch("instance:1", url, gzip.compress(b""), 1))
-
-    assert agent.drain(20)
-    assert lost == []
 
 
 def test_grpc_requires_the_same_certificate(sealed: Site, authority: Authorities) -> None:
@@ -276,13 +208,11 @@ def test_grpc_requires_the_same_certificate(sealed: Site, authority: Authorities
 def test_idle_tls_connections_do_not_block_others(sealed: Site, authority: Authorities, bodies: Bodies) -> None:
     limits = limits_of(sealed)
     limits.most_of_one, limits.surplus = 2, 0
-    client = authority("clients").sign("checkout")
-    context = ssl.create_default_context(cafile=authority("servers").file)
-    context.load_cert_chain(client.certificate, client.key)
+    checkout = as_client(sealed, authority, authority("clients").sign("checkout"))
     with ExitStack() as stack:
         for _ in range(10):
             stack.enter_context(socket.create_connection(sealed.collector.address, timeout=60))
-        taken = Site(sealed.collector, context, "https").post(bodies.metrics(bodies.point()))
+        taken = checkout.post(bodies.metrics(bodies.point()))
 
     assert taken.status_code == 200
 
@@ -294,34 +224,23 @@ def test_a_tls_handshake_has_a_deadline(
     with socket.create_connection(sealed.collector.address, timeout=60) as silent:
         # The beginning of a hello.
         silent.sendall(b"\x16\x03\x01\x02\x00\x01")
-        try:
-            received = silent.recv(1)
-        except ConnectionResetError:
-            received = b""
 
-    assert received == b""
+        assert received_by(silent) == b""
     until(lambda: not limits_of(sealed)._owners)
 
 
 def test_a_tls_port_does_not_respond_to_plain_text(sealed: Site) -> None:
     with socket.create_connection(sealed.collector.address, timeout=60) as connection:
         connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        try:
-            received = connection.recv(4096)
-        except ConnectionResetError:
-            received = b""
 
-    assert not received.startswith(b"HTTP")
+        assert not received_by(connection).startswith(b"HTTP")
 
 
-def test_only_a_collector_with_access_control_listens_on_all_interfaces(
-    site: Callable[..., Site], bodies: Bodies
-) -> None:
-    everywhere = site(TOKENS, host="0.0.0.0")
+def test_only_a_collector_with_access_control_listens_on_all_interfaces(site: Callable[..., Site]) -> None:
     with pytest.raises(ConfigError, match="STAGELENS_COLLECTOR_TOKEN"):
         site("access: {}", host="0.0.0.0")
 
-    assert [everywhere.post(bodies.metrics(), token).status_code for token in ("", A)] == [401, 200]
+    assert site(TOKENS, host="0.0.0.0").post({}, A).status_code == 200
 
 
 def test_a_replaced_connection_is_closed_immediately(

@@ -10,8 +10,6 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stagelens.collector.otlp.model import Attributes
 from stagelens.collector.server import auth as module
@@ -93,11 +91,6 @@ def test_an_invalid_token_gets_an_explanation(authorization: str) -> None:
     assert "token" in str(caught.value) or "Bearer" in str(caught.value)
 
 
-@given(st.text())
-def test_any_invalid_token_text_is_refused(text: str) -> None:
-    assert status_of(gate(ASKING), Caller("10.0.0.1", text or "x")) == HTTPStatus.UNAUTHORIZED
-
-
 def test_all_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
 
@@ -154,26 +147,6 @@ def test_a_removed_token_is_refused() -> None:
     assert status_of(asking, bearer(OTHER)) == HTTPStatus.UNAUTHORIZED
 
 
-def test_a_rate_limit_refuses_with_a_retry_delay() -> None:
-    now = [0.0]
-    limited = Access(tokens=(token(SECRET, limits=RateLimits(requests_per_second=0.5)), token(OTHER, "team-b")))
-    asking = gate(limited, clock=lambda: now[0])
-    for _ in range(5):  # 10 s of the rate
-        asking.admit(bearer(SECRET))
-    for _ in range(100):
-        status_of(asking, bearer(SECRET))
-    with pytest.raises(RefusedError) as caught:
-        asking.admit(bearer(SECRET))
-
-    assert (caught.value.status, caught.value.retry_after_seconds) == (HTTPStatus.TOO_MANY_REQUESTS, 2)
-    assert asking.admit(bearer(OTHER)).client == "team-b"
-
-    now[0] = 2.0
-
-    assert asking.admit(bearer(SECRET)).client == "team-a"
-    assert status_of(asking, bearer(SECRET)) == HTTPStatus.TOO_MANY_REQUESTS
-
-
 def test_bytes_of_a_body_delay_the_next_request() -> None:
     now = [0.0]
     limited = Access(anonymous=RateLimits(bytes_per_second=100))
@@ -190,34 +163,23 @@ def test_bytes_of_a_body_delay_the_next_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("addresses", "same"),
+    ("address", "other", "is_same"),
     [
-        (("2001:db8::1", "2001:db8::ffff:1"), True),
-        (("2001:db8::1", "2001:db8:0:1::1"), False),
-        (("10.0.0.1", "::ffff:10.0.0.1"), True),
-        (("10.0.0.1", "10.0.0.2"), False),
-        (("testclient", "testclient"), True),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("10.0.0.1", "::ffff:10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("testclient", "testclient", True),
     ],
 )
-def test_ipv6_addresses_are_limited_by_network(addresses: tuple[str, str], same: bool) -> None:
-    asking = gate(Access(anonymous=RateLimits(requests_per_second=0.1)))
-    asking.admit(Caller(addresses[0]))
-
-    assert same == _is_refused(asking, Caller(addresses[1]))
-
-
-def _is_refused(asking: AccessControl, caller: Caller) -> bool:
-    try:
-        asking.admit(caller)
-    except RefusedError:
-        return True
-    return False
-
-
-def test_clients_of_equal_names_have_separate_limits() -> None:
+def test_ipv6_addresses_are_limited_by_network(address: str, other: str, is_same: bool) -> None:
     limits = RateLimits(requests_per_second=0.1)
-    access = Access(tokens=(token(SECRET, "10.0.0.1", limits=limits),), anonymous=limits)
-    both = gate(access, is_open=True)
-    both.admit(bearer(SECRET))
+    asking = gate(Access(tokens=(token(SECRET, address, limits=limits),), anonymous=limits), is_open=True)
+    asking.admit(Caller(address))
+    # A token of this name has a limit of its own.
+    asking.admit(bearer(SECRET))
 
-    assert both.admit(Caller("10.0.0.1")).client == "10.0.0.1"
+    if is_same:
+        assert status_of(asking, Caller(other)) == HTTPStatus.TOO_MANY_REQUESTS
+    else:
+        asking.admit(Caller(other))

@@ -1,4 +1,4 @@
-"""Connection limits: large heads, slow senders, slow readers, and too many connections."""
+"""Connections: where the product listens, large heads, slow senders, slow readers, and too many connections."""
 
 from __future__ import annotations
 
@@ -13,19 +13,41 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import uvicorn
 
 from stagelens.collector.server import bodies as request_bodies
 from stagelens.collector.server import connections
 from stagelens.collector.server.connection_limits import ConnectionLimits
+from stagelens.collector.server.http_server import open_listener
+from tests.structure import ROOT, files_of
 
 HEAD = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 LARGE = connections.MAX_HEAD_BYTES
 
 
-def connected(served: Any) -> socket.socket:
-    return socket.create_connection(served.collector.address, timeout=60)
+PROBE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+UNFINISHED = HEAD + b"Content-Length: 900000\r\n\r\n{"
+
+
+def connected(served: Any, address: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(served.collector.address, timeout=60, source_address=(address, 0))
+
+
+def request(body: Any) -> bytes:
+    sent = json.dumps(body).encode()
+    return HEAD + f"Content-Length: {len(sent)}\r\n\r\n".encode() + sent
+
+
+@pytest.fixture
+def limits(served: Any) -> ConnectionLimits:
+    return served.collector._server.limits
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long deadlines, so that no connection is closed for slowness."""
+    monkeypatch.setattr(request_bodies, "MAX_RECEIVE_SECONDS", 600.0)
+    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 600.0)
 
 
 def read_to_end(connection: socket.socket) -> bytes:
@@ -88,7 +110,7 @@ def test_a_trickling_head_times_out(served: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.3)
     for first, letter in (
         (b"POST /v1/metrics HTTP/1.1\r\nX: ", b"x"),
-        (b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n"),
+        (PROBE, b"\r\n"),
     ):
         with connected(served) as connection:
             connection.sendall(first)
@@ -113,14 +135,6 @@ def test_a_trickling_body_times_out(served: Any, monkeypatch: pytest.MonkeyPatch
     assert served.metric("stagelens_collector_receiving_bytes") == 0
 
 
-def request(body: bytes) -> bytes:
-    return HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def connected_from(served: Any, address: str) -> socket.socket:
-    return socket.create_connection(served.collector.address, timeout=60, source_address=(address, 0))
-
-
 @pytest.mark.parametrize("limit", ["most", "most_of_one"])
 def test_connections_over_the_limit_get_a_retry_delay(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], limit: str
@@ -129,27 +143,31 @@ def test_connections_over_the_limit_get_a_retry_delay(
     limits = served.collector._server.limits
     setattr(limits, limit, 2)
     slow.open.clear()
-    body = json.dumps(bodies.metrics(bodies.point())).encode()
+    whole = request(bodies.metrics(bodies.point()))
     with connected(served) as first, connected(served) as second:
         for each in (first, second):
-            each.sendall(request(body))
+            each.sendall(whole)
         until(lambda: len(limits._owners) == 2 and not limits._waiting)
         with connected(served) as third:
-            third.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            third.sendall(PROBE)
             probed = b""
             while not probed.endswith(b"ok\n"):
                 probed += third.recv(1000)
-            third.sendall(request(body))
+            third.sendall(whole)
             refused = read_to_end(third)
-        with connected_from(served, "127.0.0.2") as other:
+        with connected(served, "127.0.0.2") as other:
             other.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
             received = other.recv(100)[:12]
         slow.open.set()
         finished = [each.recv(100)[:12] for each in (first, second)]
+    limits.most = limits.surplus = 0
+    with connected(served) as beyond:
+        closed = read_to_end(beyond)
 
     assert probed.startswith(b"HTTP/1.1 200 ")
-    assert refused.startswith(b"HTTP/1.1 503 ")
-    assert b"retry-after: 5\r\n" in refused.lower()
+    for response in (refused, closed):
+        assert response.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 5\r\n" in response.lower()
     assert finished == [b"HTTP/1.1 200", b"HTTP/1.1 200"]
     assert received == (b"HTTP/1.1 200" if limit == "most_of_one" else b"HTTP/1.1 503")
 
@@ -159,39 +177,36 @@ def test_connections_over_the_limit_get_a_retry_delay(
     [
         b"",
         HEAD,
-        HEAD + b"Content-Length: 900000\r\n\r\n{",
-        HEAD + b"Content-Length: 900000\r\n\r\n" + b" " * 80_000,
+        UNFINISHED,
+        UNFINISHED + b" " * 80_000,
         CHUNKED + b"1\r\n{\r\n",
         HEAD + b"Expect: 100-continue\r\nContent-Length: 900000\r\n\r\n",
-        b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" + HEAD + b"Content-Length: 900000\r\n\r\n{",
-        b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n{",
+        PROBE + UNFINISHED,
+        UNFINISHED.replace(b"/v1/metrics", b"/nowhere"),
     ],
     ids=["idle", "head", "body", "larger body", "chunked", "expect", "pipelined", "refused early"],
 )
 @pytest.mark.parametrize(("limit", "addresses"), [("most", 3), ("most_of_one", 1)])
+@pytest.mark.usefixtures("patient")
 def test_unfinished_requests_do_not_block_senders(  # noqa: PLR0917 - what is sent, and over what
     served: Any,
+    limits: ConnectionLimits,
     bodies: Any,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     sent: bytes,
     limit: str,
     addresses: int,
 ) -> None:
-    # Long deadlines, so that no connection is closed for slowness.
-    monkeypatch.setattr(request_bodies, "MAX_RECEIVE_SECONDS", 600.0)
-    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 600.0)
-    limits = served.collector._server.limits
     setattr(limits, limit, 6)
     limits.surplus = 0
     with contextlib.ExitStack() as stack:
         unfinished: list[socket.socket] = []
         for number in range(30):
-            unfinished.append(stack.enter_context(connected_from(served, f"127.0.0.{2 + number % addresses}")))
+            unfinished.append(stack.enter_context(connected(served, f"127.0.0.{2 + number % addresses}")))
             with contextlib.suppress(OSError):
                 unfinished[-1].sendall(sent)
-        with connected_from(served, "127.0.0.2") as sender:
-            sender.sendall(request(json.dumps(bodies.metrics(bodies.point())).encode()))
+        with connected(served, "127.0.0.2") as sender:
+            sender.sendall(request(bodies.metrics(bodies.point())))
             received = sender.recv(100)
         replaced = read_to_end(unfinished[0])
 
@@ -202,21 +217,19 @@ def test_unfinished_requests_do_not_block_senders(  # noqa: PLR0917 - what is se
 
 
 @pytest.mark.parametrize(("address", "sends_first"), [("127.0.0.1", True), ("127.0.0.2", False)])
+@pytest.mark.usefixtures("patient")
 def test_others_replace_neither_a_faster_sender_nor_one_of_an_address_with_fewer_connections(
-    served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, address: str, sends_first: bool
+    served: Any, limits: ConnectionLimits, bodies: Any, address: str, sends_first: bool
 ) -> None:
-    monkeypatch.setattr(request_bodies, "MAX_RECEIVE_SECONDS", 600.0)
-    limits = served.collector._server.limits
     limits.most, limits.surplus = 3, 0
-    body = json.dumps(bodies.metrics(*[bodies.point()] * 1000)).encode()
-    whole = request(body)
+    whole = request(bodies.metrics(*[bodies.point()] * 1000))
     with contextlib.ExitStack() as stack, connected(served) as sender:
         sent = len(whole) - 1 if sends_first else 0
         sender.sendall(whole[:sent])
-        unfinished = [stack.enter_context(connected_from(served, address)) for _ in range(20)]
+        unfinished = [stack.enter_context(connected(served, address)) for _ in range(20)]
         for each in unfinished:
             with contextlib.suppress(OSError):
-                each.sendall(HEAD + b"Content-Length: 900000\r\n\r\n{")
+                each.sendall(UNFINISHED)
         replaced = [read_to_end(each) for each in unfinished[:18]]
         sender.sendall(whole[sent:])
         received = sender.recv(100)
@@ -225,13 +238,11 @@ def test_others_replace_neither_a_faster_sender_nor_one_of_an_address_with_fewer
     assert len(replaced) == 18
 
 
-def test_half_received_bodies_do_not_block_senders(
-    serve: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
-) -> None:
-    monkeypatch.setattr(request_bodies, "MAX_RECEIVE_SECONDS", 600.0)
+@pytest.mark.usefixtures("patient")
+def test_half_received_bodies_do_not_block_senders(serve: Any, bodies: Any, until: Callable[..., None]) -> None:
     served = serve(max_body_bytes=250_000, queue_bytes=1_000_000)
     with contextlib.ExitStack() as stack:
-        halves = [stack.enter_context(connected_from(served, "127.0.0.2")) for _ in range(6)]
+        halves = [stack.enter_context(connected(served, "127.0.0.2")) for _ in range(6)]
         for each in halves:
             each.sendall(HEAD + b"Content-Length: 250000\r\n\r\n" + b" " * 200_000)
         ended = read_to_end(halves[0])
@@ -241,16 +252,6 @@ def test_half_received_bodies_do_not_block_senders(
     assert ended.startswith(b"HTTP/1.1 503 ")
     assert (set(statuses), large.status_code) == ({200}, 200)
     until(lambda: served.metric("stagelens_collector_receiving_bytes") == 0)
-
-
-def test_connections_over_the_surplus_are_closed_at_once(served: Any) -> None:
-    limits = served.collector._server.limits
-    limits.most = limits.surplus = 0
-    with connected(served) as second:
-        received = read_to_end(second)
-
-    assert received.startswith(b"HTTP/1.1 503 ")
-    assert b"Retry-After: 5\r\n" in received
 
 
 def test_a_client_that_does_not_read_is_disconnected(
@@ -277,11 +278,10 @@ def test_no_response_is_written_to_a_disconnected_client(
 ) -> None:
     served = serve_slow()
     server = served.collector._server.server_state
-    body = json.dumps(bodies.metrics(bodies.point())).encode()
     slow.open.clear()
     with connected(served) as connection:
         # The first request waits for its commit, the second one for the first.
-        connection.sendall((HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body) * 2)
+        connection.sendall(request(bodies.metrics(bodies.point())) * 2)
 
         assert slow.entered.acquire(timeout=60)
 
@@ -337,15 +337,9 @@ def test_a_request_is_parsed_after_the_response_to_the_one_before(step: int) -> 
 
 def test_pipelined_requests_get_their_responses_in_order(served: Any) -> None:
     body = FIRST + b"{}  \n"
-    requests = [
-        b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n",
-        body,
-        CHUNKED + CHUNKS,
-        body.replace(b"metrics", b"nowhere"),
-        body,
-    ]
+    requests = [PROBE, body, CHUNKED + CHUNKS, body.replace(b"metrics", b"nowhere"), body]
     with connected(served) as connection:
-        connection.sendall(b"".join(requests) + requests[0].replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        connection.sendall(b"".join(requests) + PROBE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         received = read_to_end(connection)
 
     assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"200", b"200", b"400", b"404", b"200", b"200"]
@@ -386,10 +380,25 @@ def test_a_slowly_reading_client_stays_connected(unread: tuple[int, ...], checks
     assert done == checks
 
 
-def test_uvicorn_has_the_attributes_that_are_used() -> None:
-    async def application(_scope: Any, _receive: Any, _send: Any) -> None: ...
+def test_a_name_with_both_addresses_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with open_listener("localhost", 0, "collector", "choose another port") as listening:
+        address = listening.getsockname()
 
-    server = uvicorn.Server(uvicorn.Config(application, ws="none", log_config=None))
+    assert address[0] == "127.0.0.1"
 
-    assert {"should_exit", "started"} <= vars(server).keys()
-    assert {"startup", "shutdown", "run"} <= vars(uvicorn.Server).keys()
+
+LISTENS = re.compile(
+    r"create_server\(|start_server\(|HTTPServer\(\(|uvicorn\.(run|Server|Config)\(|add_(in)?secure_port\("
+)
+
+
+def test_nothing_else_listens() -> None:
+    listening = {path for path in files_of("product") if LISTENS.search(path.read_text(encoding="utf-8"))}
+    found = {str(path.relative_to(ROOT)) for path in listening}
+
+    assert found == {"collector/server/http_server.py", "collector/server/grpc_server.py", "instrumentors/session.py"}

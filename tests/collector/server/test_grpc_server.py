@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
-import json
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http import HTTPStatus
 from typing import Any, TypeAlias
 
 import grpc
@@ -17,28 +14,23 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from stagelens.collector.config import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.server import grpc_server
 from stagelens.core.errors import StagelensError, StoreError
 from stagelens.store import Store
+from tests.collector.traces.otlp import as_protobuf
 
 OTLP = "opentelemetry.proto.collector"
 METRICS, TRACES, LOGS = (
     f"/{OTLP}.{service}/Export"
     for service in ("metrics.v1.MetricsService", "trace.v1.TraceService", "logs.v1.LogsService")
 )
-TOKEN = "0123456789abcdef" * 2
-
 Serve: TypeAlias = Callable[..., Any]
 
 
@@ -78,68 +70,32 @@ def retry_seconds(error: Any) -> int:
     return info.retry_delay.seconds
 
 
-@st.composite
-def mutated(draw: st.DrawFn, whole: bytes) -> bytes:
-    body = bytearray(whole)
-    for _ in range(draw(st.integers(1, 3))):
-        body[draw(st.integers(0, len(body) - 1))] = draw(st.integers(0, 255))
-    return bytes(body[: draw(st.integers(0, len(body)))])
-
-
-def rows(store: Store) -> list[int]:
-    with store.engine.connect() as connection:
-        tables = ("points", "traces", "batches", "series")
-        return [connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one() for table in tables]  # noqa: S608 - constants
-
-
 @pytest.fixture
 def metrics(bodies: Any) -> ExportMetricsServiceRequest:
     return ParseDict(bodies.metrics(bodies.point()), ExportMetricsServiceRequest())
 
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
-def test_an_acknowledged_export_is_in_the_store(
-    serve: Serve, metrics: Any, compression: grpc.Compression | None
+def test_acknowledged_exports_of_all_signals_are_in_the_store(
+    serve: Serve, bodies: Any, metrics: Any, compression: grpc.Compression | None
 ) -> None:
-    served = serve(grpc_port=0)
-    response = call(served, metrics, compression=compression)
-
-    assert (response, served.counted()) == (b"", 1)
-    assert served.metric('stagelens_collector_requests_total{code="200",signal="metrics"}') == 1
-
-
-def test_partial_success_is_reported(serve: Serve, metrics: Any) -> None:
     served = serve(grpc_port=0)
     points = metrics.resource_metrics[0].scope_metrics[0].metrics[0].exponential_histogram.data_points
     points.add().CopyFrom(points[0])
     points[1].scale = 99
-    partial = ExportMetricsServiceResponse.FromString(call(served, metrics)).partial_success
+    logs = ExportLogsServiceRequest()
+    logs.resource_logs.add().scope_logs.add().log_records.add()
+    trace = as_protobuf(bodies.spans(*bodies.trace({"forward": 5, "overhead": 1})))
+    responses = [call(served, *sent, compression=compression) for sent in ((metrics,), (trace, TRACES), (logs, LOGS))]
+    partial = ExportMetricsServiceResponse.FromString(responses[0]).partial_success
+    declined = ExportLogsServiceResponse.FromString(responses[2]).partial_success
 
     assert (partial.rejected_data_points, served.counted()) == (1, 1)
     assert "scale must lie between" in partial.error_message
-
-
-def test_traces_are_stored(serve: Serve, bodies: Any) -> None:
-    served = serve(grpc_port=0)
-    body = bodies.spans(*bodies.trace({"forward": 5, "overhead": 1}))
-    for span in body["resourceSpans"][0]["scopeSpans"][0]["spans"]:  # in protobuf's JSON, bytes are base64
-        for key in ("traceId", "spanId", "parentSpanId"):
-            if key in span:
-                span[key] = base64.b64encode(bytes.fromhex(span[key])).decode()
-    response = call(served, ParseDict(body, ExportTraceServiceRequest()), TRACES)
-
-    assert (response, served.store.read.trace("ab" * 16).duration_ns) == (b"", 6)
-
-
-def test_logs_are_acknowledged_and_declined(serve: Serve) -> None:
-    served = serve(grpc_port=0)
-    request = ExportLogsServiceRequest()
-    request.resource_logs.add().scope_logs.add().log_records.add()
-    partial = ExportLogsServiceResponse.FromString(call(served, request, LOGS)).partial_success
-
-    assert partial.rejected_log_records == 1
-    assert "OTEL_LOGS_EXPORTER=none" in partial.error_message
-    assert served.metric('stagelens_collector_ignored_total{signal="logs"}') == 1
+    assert (responses[1], served.store.read.trace("ab" * 16).duration_ns) == (b"", 6)
+    assert (declined.rejected_log_records, "OTEL_LOGS_EXPORTER=none" in declined.error_message) == (1, True)
+    for signal in ("metrics", "traces", "logs"):
+        assert served.metric(f'stagelens_collector_requests_total{{code="200",signal="{signal}"}}') == 1
 
 
 @pytest.mark.parametrize(
@@ -161,44 +117,10 @@ def test_unreadable_bodies_are_refused_with_a_reason(
     assert error.code() == code
     assert reason in error.details()
     assert "google.rpc.retryinfo-bin" not in dict(error.trailing_metadata())
+    if code == grpc.StatusCode.INVALID_ARGUMENT:
+        status = details(error)
+        assert (status.code, status.message, list(status.details)) == (3, error.details(), [])
     assert call(served, b"") == b""
-
-
-def test_a_refusal_is_a_status_of_google_rpc(serve: Serve) -> None:
-    error: Any = refusal(serve(grpc_port=0), b"\xff\xff")
-    status = details(error)
-
-    assert (status.code, status.message, list(status.details)) == (3, error.details(), [])
-
-
-@pytest.fixture(scope="module")
-def export(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, Callable[..., Any]]]:
-    store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('garbage')}/stagelens.db")
-    collector = Collector(CollectorConfig(port=0, grpc_port=0, max_inflated_bytes=100_000), store)
-    collector.start()
-    with channel(collector) as to:
-        yield store, lambda method, message, metadata: to.unary_unary(method).future(message, 30, metadata)
-    collector.stop()
-    store.close()
-
-
-@settings(max_examples=50, deadline=None)
-@given(
-    method=st.sampled_from([METRICS, TRACES, LOGS]),
-    message=st.binary(max_size=60)
-    | st.binary(max_size=60).map(gzip.compress)
-    | mutated(gzip.compress(bytes(300), mtime=0)),
-    name=st.none() | st.text(st.characters(max_codepoint=126, exclude_categories=["Cc"]), max_size=300),
-)
-def test_any_message_gets_a_response_and_only_ok_changes_the_store(
-    export: tuple[Store, Callable[..., Any]], method: str, message: bytes, name: str | None
-) -> None:
-    store, begin = export
-    before = rows(store)
-    ended: Any = begin(method, message, () if name is None else (("x-stagelens-batch", name.strip()),))
-
-    assert ended.code() in {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT}
-    assert ended.code() == grpc.StatusCode.OK or (ended.details() and rows(store) == before)
 
 
 @pytest.mark.parametrize(
@@ -226,19 +148,6 @@ def test_the_health_service_reports_whether_commits_succeed(
     assert (healthy, sick) == (b"\x08\x01", b"\x08\x02")  # SERVING, NOT_SERVING
     assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.UNAVAILABLE, 5)
     assert "the disk is full" in error.details()
-
-
-def test_a_full_queue_returns_a_retry_delay(serve_slow: Serve, slow: Any, metrics: Any) -> None:
-    served = serve_slow(grpc_port=0, queue_batches=1)
-    slow.open.clear()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(call, served, metrics, x_stagelens_batch="a:1")
-        assert slow.entered.acquire(timeout=60)
-        error: Any = refusal(served, metrics, x_stagelens_batch="a:2")
-        slow.open.set()
-
-        assert waiting.result() == b""
-    assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 1)
 
 
 def test_calls_over_the_limit_get_a_retry_delay(serve: Serve, metrics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,74 +220,27 @@ def test_a_cancelled_call_is_still_committed(
     assert (served.counted(), served.metric("stagelens_collector_receiving_bytes")) == (1, 0)
 
 
-def test_a_call_without_a_message_is_refused(serve: Serve) -> None:
-    served = serve(grpc_port=0)
-    with channel(served.collector) as to, pytest.raises(grpc.RpcError) as caught:
-        to.stream_unary(METRICS)(iter(()), timeout=60)
-    error: Any = caught.value
-
-    assert (error.code(), "the message is missing" in error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, True)
-
-
-def test_stopping_acknowledges_accepted_batches(serve_slow: Serve, slow: Any, metrics: Any) -> None:
+def test_stopping_acknowledges_accepted_batches(
+    serve_slow: Serve, slow: Any, bodies: Any, metrics: Any, until: Callable[..., None]
+) -> None:
     served = serve_slow(grpc_port=0)
     slow.open.clear()
-    with ThreadPoolExecutor(2) as pool:
-        future = pool.submit(call, served, metrics)
-        assert slow.entered.acquire(timeout=60)
+    with ThreadPoolExecutor(3) as pool:
+        called = pool.submit(call, served, metrics)
+        posted = pool.submit(served.post, "/v1/metrics", bodies.metrics(bodies.point()))
+        until(lambda: served.metric("stagelens_collector_queue_batches") == 2)
         stopped = pool.submit(served.collector.stop)
         slow.open.set()
         stopped.result(timeout=60)
 
-        assert (future.result(), served.counted()) == (b"", 1)
+        assert (called.result(), posted.result().status_code, served.counted()) == (b"", 200, 2)
     error: Any = refusal(served, metrics)
     assert error.code() == grpc.StatusCode.UNAVAILABLE
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(served.collector.address, timeout=1)
 
 
 def test_a_port_in_use_is_reported_with_the_fix(serve: Serve, store: Store) -> None:
     taken = serve(grpc_port=0).collector.grpc_port
     with pytest.raises(StagelensError, match=rf"127\.0\.0\.1:{taken} for gRPC[\s\S]*STAGELENS_COLLECTOR_GRPC_PORT"):
         Collector(CollectorConfig(port=0, grpc_port=taken), store).start()
-
-
-def test_without_grpc_there_is_no_port(served: Any) -> None:
-    assert served.collector.grpc_port is None
-
-
-@pytest.mark.parametrize(
-    ("authorization", "code", "status"),
-    [
-        ("", grpc.StatusCode.UNAUTHENTICATED, HTTPStatus.UNAUTHORIZED),
-        ("Bearer wrong", grpc.StatusCode.UNAUTHENTICATED, HTTPStatus.UNAUTHORIZED),
-        (f"Bearer {TOKEN}", None, HTTPStatus.OK),
-    ],
-)
-def test_both_protocols_require_the_token(  # noqa: PLR0917 - what is sent, what is expected, where
-    store: Store,
-    bodies: Any,
-    metrics: Any,
-    authorization: str,
-    code: grpc.StatusCode | None,
-    status: HTTPStatus,
-) -> None:
-    import httpx  # noqa: PLC0415 - used here only
-
-    file = LiveConfig(None, {"STAGELENS_COLLECTOR_TOKEN": TOKEN})
-    collector = Collector(CollectorConfig(port=0, grpc_port=0), store, file=file)
-    collector.start()
-    try:
-        headers = {"authorization": authorization, "content-type": "application/json"}
-        address = "http://{}:{}".format(*collector.address)
-        with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
-            posted = client.post("/v1/metrics", content=json.dumps(bodies.metrics(bodies.point())))
-            asked = [client.get(path).status_code for path in ("/metrics", "/readyz", "/livez")]
-        with channel(collector) as to:
-            export = to.unary_unary(METRICS)
-            sent: Any = export.future(metrics.SerializeToString(), metadata=(("authorization", authorization),))
-            answered = sent.code()
-    finally:
-        collector.stop()
-
-    assert (posted.status_code, asked) == (status, [status, 200, 200])
-    assert answered == (code or grpc.StatusCode.OK)
-    assert posted.headers.get("www-authenticate") == (None if status == HTTPStatus.OK else "Bearer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from stagelens.collector.otlp.model import JSON, Correction, ResourceSpans
 from stagelens.collector.traces.columns import Spans
 from stagelens.collector.traces.rule_config import Rule
 from stagelens.collector.traces.span_reader import SpanReader
+from tests.fuzz import exports, mutate
+from tests.fuzz.exports import Signal
 
 ALWAYS = TimeWindow(0, 2**33)
 # 2026-11-20 12:00:00 UTC.
@@ -80,7 +83,7 @@ def as_protobuf(body: dict[str, Any]) -> bytes:
     for resource in body["resourceSpans"]:
         for scope in resource["scopeSpans"]:
             for each in scope["spans"]:
-                for key in ("traceId", "spanId", "parentSpanId"):
+                for key in each.keys() & {"traceId", "spanId", "parentSpanId"}:
                     each[key] = base64.b64encode(bytes.fromhex(each[key])).decode()
     return ParseDict(body, ExportTraceServiceRequest()).SerializeToString()
 
@@ -104,3 +107,11 @@ def read_spans(  # noqa: PLR0917 - the export and its limits
 ) -> ReadSpans:
     parsed = reader.parse(to_protobuf(body, ExportTraceServiceRequest) if media_type == JSON else body, correct)
     return ReadSpans(reader.finish([parsed], window, [tally])[0], parsed.retained)
+
+
+def drawn(rng: random.Random, signal: Signal = "traces") -> Any:
+    """Return an export with some fields changed."""
+    message = rng.choice(exports.messages(signal))
+    for _ in range(rng.randrange(4)):
+        message = mutate.message(message, rng)
+    return message

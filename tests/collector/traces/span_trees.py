@@ -91,6 +91,10 @@ class Inbox:
     def put(self, spans: Sequence[Span], at: int) -> None:
         self.put_parcel(Parcel(NOON + at, counted=False, spans=encode_spans(columns(spans))))
 
+    def take(self, spans: Sequence[Span], at: int, processed_at: int) -> InboxOutcome:
+        self.put(spans, at)
+        return self.process(processed_at)
+
     def put_parcel(self, parcel: Parcel) -> None:
         self._numbers += 1
         self.parcels[self._numbers] = replace(parcel, id=self._numbers)

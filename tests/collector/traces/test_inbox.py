@@ -11,12 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.analysis.critical_path import place_requests
-from stagelens.collector.traces.columns import ROW, Flag, Label, Spans, StreamMeasurements, encode_spans
+from stagelens.collector.traces.columns import (
+    ROW,
+    Flag,
+    Label,
+    StreamMeasurements,
+    decode_rows,
+    decode_spans,
+    encode_spans,
+)
 from stagelens.collector.traces.inbox import InboxLimits, InboxOutcome
+from stagelens.collector.traces.requests import Intervals, split_by_stage
 from stagelens.collector.traces.sampling import SamplingPolicy
 from stagelens.core import names
 from stagelens.core.attributes import ATTRIBUTE_SCALE
 from stagelens.core.histogram import bucket_index
+from stagelens.core.partition import partition
+from stagelens.core.request_histograms import dominant_stage
 from stagelens.store import schema
 from stagelens.store.inbox import Parcel
 from stagelens.store.queries.paths import traced_request
@@ -80,8 +91,7 @@ def parcels(spans: list[Span], rng: random.Random) -> list[list[Span]]:
 def test_any_split_into_exports_counts_equally(spans: list[Span], rng: random.Random) -> None:
     inbox = Inbox()
     for at, export in zip(sorted(rng.randrange(10) for _ in range(9)), parcels(spans, rng), strict=False):
-        inbox.put(export, at)
-        inbox.process(at)
+        inbox.take(export, at, at)
     inbox.process(30)
     plain = Plain(spans)
 
@@ -90,8 +100,7 @@ def test_any_split_into_exports_counts_equally(spans: list[Span], rng: random.Ra
     for trace in inbox.traces:
         assert sum(trace.stages_ns.values()) == trace.duration_ns
     # Late repetitions are detected, and spans without a request are deleted in the end.
-    inbox.put(spans, 40)
-    inbox.process(60)
+    inbox.take(spans, 40, 60)
     inbox.process(4000)
 
     assert counted(inbox.points) == counted(plain.points())
@@ -140,8 +149,7 @@ def test_finished_spans_replace_unfinished_ones(spans: list[Span], seed: int) ->
 
 def processed(spans: list[Span]) -> Inbox:
     inbox = Inbox()
-    inbox.put(spans, 0)
-    inbox.process(20)
+    inbox.take(spans, 0, 20)
     return inbox
 
 
@@ -172,12 +180,9 @@ def test_a_request_waits_for_its_remaining_spans() -> None:
 def test_late_or_repeated_spans_change_nothing() -> None:
     inbox = Inbox()
     root, below = request()
-    inbox.put([root], 0)
-    inbox.process(10)
-    inbox.put([below, Span(3, 77, 3, 4, WORK)], 20)
-    late = inbox.process(30)
-    inbox.put([root, below], 40)
-    again = inbox.process(50)
+    inbox.take([root], 0, 10)
+    late = inbox.take([below, Span(3, 77, 3, 4, WORK)], 20, 30)
+    again = inbox.take([root, below], 40, 50)
 
     assert (late.late, late.requests, again.late, again.repeated, again.requests) == (2, 0, 1, 1, 0)
     assert losses(inbox) == {(SHOP.service, "late_spans"): 3}
@@ -187,10 +192,8 @@ def test_late_or_repeated_spans_change_nothing() -> None:
 
 def test_a_second_request_of_the_trace_is_not_late() -> None:
     inbox = processed(request())
-    inbox.put([Span(4, 3, 52, 55, WORK)], 12)
-    inbox.process(25)
-    inbox.put([Span(3, 0, 51, 60, SERVER)], 26)
-    outcome = inbox.process(40)
+    inbox.take([Span(4, 3, 52, 55, WORK)], 12, 25)
+    outcome = inbox.take([Span(3, 0, 51, 60, SERVER)], 26, 40)
 
     assert (outcome.requests, outcome.late) == (1, 0)
     assert [trace.stages_ns.get("forward") for trace in inbox.traces] == [3, 3]
@@ -207,14 +210,12 @@ def losses(inbox: Inbox) -> dict[tuple[str, str], int]:
 
 def test_a_root_that_ends_long_after_its_children_is_counted_with_their_stages() -> None:
     inbox = processed([Span(2, 1, 2, 5, WORK), Span(12, 11, 2, 5, WORK, trace=2)])
-    inbox.put([Span(1, 0, 1, 9, SERVER)], 16 * 60)
-    inbox.process(17 * 60)
+    inbox.take([Span(1, 0, 1, 9, SERVER)], 16 * 60, 17 * 60)
 
     assert [trace.stages_ns["forward"] for trace in inbox.traces] == [3]
     assert losses(inbox) == {}
     inbox.process(3601)
-    inbox.put([Span(11, 0, 1, 9, SERVER, trace=2)], 3700)
-    inbox.process(3720)
+    inbox.take([Span(11, 0, 1, 9, SERVER, trace=2)], 3700, 3720)
 
     assert requests(inbox) == 2
     assert losses(inbox) == {(SHOP.service, "orphaned_spans"): 1}
@@ -242,10 +243,8 @@ def test_an_event_without_a_duration_is_no_request(root: Span, expected: int) ->
 
 
 def test_a_health_probe_is_counted_apart() -> None:
-    inbox = Inbox()
     probe = Label("GET /healthz", "server", request=True, route="/healthz")
-    inbox.put([Span(1, 0, 1, 3, probe, flags=Flag.PROBE), Span(2, 1, 1, 2, WORK), *request(50)], 0)
-    inbox.process(20)
+    inbox = processed([Span(1, 0, 1, 3, probe, flags=Flag.PROBE), Span(2, 1, 1, 2, WORK), *request(50)])
     found = {point.metric: point for point in inbox.points if point.series.route == "/healthz"}
 
     assert found.keys() == {names.PROBE_DURATION}
@@ -272,50 +271,31 @@ def test_the_oldest_rootless_spans_are_dropped_over_the_limit() -> None:
     for number in range(2, 6):
         inbox.put([Span(number, 1, 2, 5, WORK)], 60 * number)
     outcome, rows = inbox.process(320), inbox.rows()
-    inbox.put([Span(1, 0, 1, 10, SERVER)], 321)
-    inbox.process(331)
+    inbox.take([Span(1, 0, 1, 10, SERVER)], 321, 331)
 
     assert (outcome.orphaned, rows) == (2, 2)
     assert len(inbox.traces[0].spans) == 2
 
 
-def test_spans_that_are_not_requests_by_rule_are_not_counted() -> None:
-    inbox = Inbox()
-    inbox.put([Span(1, 0, 1, 10, Label("loop")), Span(2, 1, 2, 5, WORK)], 0)
-
-    assert inbox.process(20).outside == 2
-    assert inbox.waiting() == 0
-
-
 def test_spans_above_a_request_are_excluded() -> None:
-    inbox = Inbox()
-    inbox.put([Span(7, 99, 1, 10, Label("loop", head="queue")), Span(8, 7, 1, 10, SERVER)], 0)
-    inbox.process(20)
+    inbox = processed([Span(7, 99, 1, 10, Label("loop", head="queue")), Span(8, 7, 1, 10, SERVER)])
     (trace,) = inbox.traces
 
     assert trace.stages_ns == {"overhead": 9}
     assert [span["name"] for span in trace.spans] == ["loop"]
+    # Without a request above or below them, spans are not counted.
+    inbox.put([Span(1, 0, 1, 10, Label("loop"), trace=2), Span(2, 1, 2, 5, WORK, trace=2)], 30)
+    assert inbox.process(50).outside == 2
+    assert inbox.waiting() == 0
 
 
 def test_a_request_counted_by_an_agent_is_not_counted_again() -> None:
     inbox = Inbox()
-    inbox.put([*request(), replace(request()[1], id=3, flags=Flag.COUNTED)], 0)
-    outcome = inbox.process(20)
+    outcome = inbox.take([*request(), replace(request()[1], id=3, flags=Flag.COUNTED)], 0, 20)
 
     assert (outcome.known, outcome.requests, outcome.aggregated) == (1, 0, 3)
     assert inbox.points == []
     assert inbox.traces == []
-
-
-def test_a_nested_request_is_part_of_the_outer_one_except_self_calls() -> None:
-    inbox = Inbox()
-    call = Label("call", "client", stage="dependency")
-    inbox.put(
-        [Span(1, 0, 1, 10, SERVER), Span(2, 1, 2, 9, SERVER), Span(3, 2, 3, 8, call), Span(4, 3, 4, 6, SERVER)], 0
-    )
-    inbox.process(20)
-
-    assert sorted(trace.duration_ns for trace in inbox.traces) == [2, 9]
 
 
 @pytest.mark.parametrize("skew", [0, 50 * NS, -50 * NS])
@@ -323,8 +303,7 @@ def test_a_call_is_split_by_durations_for_any_clocks(skew: int) -> None:
     inbox = Inbox()
     client = Span(2, 1, 100, 1100, Label("GET", "client", stage="dependency"))
     server = Span(3, 2, 300 + skew, 900 + skew, SERVER, replace(STOCK, environment="staging"))
-    inbox.put([server], 0)
-    inbox.process(9)
+    inbox.take([server], 0, 9)
     inbox.put([Span(1, 0, 50, 1200, SERVER), client], 9)
     # The other request is counted before the calling one is complete.
     first, second = inbox.process(10), inbox.process(20)
@@ -341,12 +320,10 @@ def test_a_call_is_split_by_durations_for_any_clocks(skew: int) -> None:
 
 @pytest.mark.parametrize("skew", [0, 50 * NS])
 def test_the_called_request_is_placed_in_its_call(skew: int) -> None:
-    inbox = Inbox()
     label = Label("GET", "client", stage="dependency")
     calls = [Span(number, 1, number * 1000, number * 1000 + 900, label) for number in (2, 3, 4)]
     server = Span(5, 3, 3100 + skew, 3500 + skew, SERVER, STOCK)
-    inbox.put([Span(1, 0, 50, 6000, SERVER), *calls, server], 0)
-    inbox.process(10)
+    inbox = processed([Span(1, 0, 50, 6000, SERVER), *calls, server])
     [root] = place_requests(map(traced_request, inbox.traces))
 
     assert [[each.service for each in call.called] for call in root.calls] == [[], ["stock"], []]
@@ -360,11 +337,9 @@ def test_the_called_request_is_placed_in_its_call(skew: int) -> None:
 
 
 def test_a_streamed_response_has_token_metrics() -> None:
-    inbox = Inbox()
     llm = Label("generate", stage="decode", definition="first_chunk")
     stream = StreamMeasurements(first_token_ns=30 * NS, tokens_in=100, tokens_out=11, gap_ns=5 * NS)
-    inbox.put([Span(1, 0, 1 * NS, 100 * NS, SERVER), Span(2, 1, 11 * NS, 91 * NS, llm, stream=stream)], 0)
-    inbox.process(10)
+    inbox = processed([Span(1, 0, 1 * NS, 100 * NS, SERVER), Span(2, 1, 11 * NS, 91 * NS, llm, stream=stream)])
     sums = {(point.metric, point.stage): point.histogram.sum for point in inbox.points}
     spent = {point.stage: point.histogram.count for point in inbox.points if point.metric == names.FIRST_TOKEN_TIME}
 
@@ -414,27 +389,23 @@ def test_a_backlog_is_processed_in_batches() -> None:
 def test_remembered_state_is_bounded() -> None:
     inbox = Inbox(InboxLimits(remember_bytes=100_000))
     for minute in range(40):
-        inbox.put([span for trace in range(200) for span in request(1000 * minute + trace + 1)], 60 * minute)
-        inbox.process(60 * minute + 10)
+        inbox.take(
+            [span for trace in range(200) for span in request(1000 * minute + trace + 1)], 60 * minute, 60 * minute + 10
+        )
     remembered = [parcel for parcel in inbox.parcels.values() if parcel.counted]
 
     assert sum(len(parcel.spans) for parcel in remembered) <= 100_000 + 200 * ROW.itemsize + 2000
-    inbox.put(request(39_001), 2400)
-    outcome = inbox.process(2410)
+    outcome = inbox.take(request(39_001), 2400, 2410)
     assert (outcome.late, outcome.repeated) == (1, 1)
-    inbox.put([Span(1, 99, 1, 2, WORK)], 5000)
-    inbox.process(5000)
+    inbox.take([Span(1, 99, 1, 2, WORK)], 5000, 5000)
     inbox.process(8700)
     assert inbox.parcels == {}
 
 
 def test_a_trace_of_a_hundred_thousand_spans() -> None:
-    inbox = Inbox()
     deep = [Span(number, number - 1, number, 10**6 - number, WORK) for number in range(2, 30_000)]
     wide = [Span(30_000 + number, 1, number, number + 50, WORK) for number in range(70_000)]
-    inbox.put([Span(1, 0, 1, 10**6, SERVER), *deep, *wide], 0)
-    inbox.process(10)
-    (trace,) = inbox.traces
+    (trace,) = processed([Span(1, 0, 1, 10**6, SERVER), *deep, *wide]).traces
 
     assert sum(trace.stages_ns.values()) == trace.duration_ns
     assert trace.stages_ns["overhead"] == 2
@@ -450,8 +421,7 @@ def test_an_unreadable_inbox_row_is_skipped() -> None:
         encode_spans(replace(columns(request()), labels=[])),
     ):
         inbox.put_parcel(Parcel(NOON, counted=False, spans=spans))
-    inbox.put(request(), 0)
-    inbox.process(20)
+    inbox.take(request(), 0, 20)
     before = inbox.waiting()
     inbox.process(3601)
 
@@ -459,33 +429,10 @@ def test_an_unreadable_inbox_row_is_skipped() -> None:
     assert (before, inbox.waiting()) == (4, 0)
 
 
-@settings(max_examples=30, deadline=None)
-@given(raw=st.binary(min_size=ROW.itemsize, max_size=ROW.itemsize * 12), small=st.booleans())
-def test_invalid_rows_never_raise(raw: bytes, small: bool) -> None:
-    rows = np.frombuffer(raw[: len(raw) // ROW.itemsize * ROW.itemsize], ROW).copy()
-    if small:
-        # A few traces, ids and times, so that rows refer to each other.
-        for name in ("trace_high", "trace_low", "span", "parent"):
-            rows[name] %= 3
-        for name in ("start", "end"):
-            rows[name] = np.abs(rows[name] % 5)
-    rows["source"] %= 2
-    rows["label"] %= 2
-    inbox = Inbox()
-    inbox.put_parcel(Parcel(NOON, counted=False, spans=encode_spans(Spans(rows, [SHOP, STOCK], [SERVER, WORK]))))
-    inbox.process(20)
-    inbox.process(5000)
-
-    assert inbox.waiting() == 0
-    for trace in inbox.traces:
-        assert sum(trace.stages_ns.values()) == trace.duration_ns
-
-
 def test_the_tail_and_a_random_share_are_retained() -> None:
     inbox = Inbox(keep=SamplingPolicy(errors=3, slow=2, uniform=1))
     failed = [replace(span, flags=Flag.ERROR) for trace in range(1, 20) for span in request(trace, 10 + trace)]
-    inbox.put([*failed, *(span for trace in range(20, 300) for span in request(trace, 10 + trace))], 0)
-    inbox.process(20)
+    inbox.take([*failed, *(span for trace in range(20, 300) for span in request(trace, 10 + trace))], 0, 20)
     retained = [(trace.series.status, trace.because) for trace in inbox.traces]
 
     assert retained.count(("error", "error")) == 3
@@ -502,3 +449,64 @@ def test_spans_of_pending_traces_are_not_parsed(caplog: pytest.LogCaptureFixture
     assert not caplog.records
     inbox.process(20)
     assert "batch 2 of the waiting spans cannot be read" in caplog.text
+
+
+LABELS = [
+    Label("POST /", "server", request=True, route="/", attributes=(("http.request.method", "GET"), ("status", 200))),
+    Label("1", attributes=(("flag", True),)),
+    Label("1", attributes=(("flag", 1),)),
+    Label("推論\n\u2028", stage="forward", head="queue", model="m", definition="chunk"),
+]
+SPANS = columns([
+    Span(number, 1, number, number + 5, label, STOCK if number % 2 else SHOP, stream=stream)
+    for number, (label, stream) in enumerate(zip(LABELS, (None, StreamMeasurements(1, 2, 3, 4), None, StreamMeasurements(gap_ns=2**40)), strict=True))
+])  # fmt: skip
+
+
+def test_written_columns_are_read_unchanged() -> None:
+    blob = encode_spans(SPANS)
+    found = decode_spans(blob)
+
+    assert found.rows.tolist() == decode_rows(blob).tolist() == SPANS.rows.tolist()
+    assert (found.labels, found.sources) == (SPANS.labels, SPANS.sources)
+    assert [label.attributes for label in found.labels] == [label.attributes for label in LABELS]
+    # Labels that are equal in Python stay distinct.
+    assert len({*LABELS[1:3]}) == 2
+    assert found.streams.tolist() == SPANS.streams.tolist()
+
+
+SPLIT_STAGES = ["forward", "queue", "mine", "overhead"]
+# Request, parent among the previous rows, stage, start, length: small numbers, so that bounds coincide.
+interval = st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 2), st.integers(-2, 12), st.integers(0, 8))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    found=st.lists(interval, max_size=14),
+    own=st.lists(st.sampled_from((0, 3)), min_size=3, max_size=3),
+    far=st.sampled_from((1, 2**41)),
+)
+def test_each_request_is_split_as_partition_does(found: list[tuple[int, ...]], own: list[int], far: int) -> None:
+    t0, t1 = 5 * far, 15 * far
+    rows = [(request, t0, t1, stage, request) for request, stage in enumerate(own)]
+    for request, parent, stage, start, length in found:
+        within = [place for place, row in enumerate(rows) if row[0] == request]
+        rows.append((request, start * far, (start + length) * far, stage, within[parent % len(within)]))
+    request, start, end, stage, within = np.array(rows, np.int64).T
+    result = split_by_stage(Intervals(request, start, end, stage, within), SPLIT_STAGES, 3)
+    for number in range(3):
+        expected = partition(
+            [
+                (SPLIT_STAGES[row[3]], row[1], row[2])
+                for row in rows
+                if row[0] == number and SPLIT_STAGES[row[3]] != "overhead"
+            ],
+            t0,
+            t1,
+        )
+
+        assert {
+            SPLIT_STAGES[at]: int(result.own[number, at]) for at in np.flatnonzero(result.present[number])
+        } == expected
+        assert SPLIT_STAGES[result.main[number]] == dominant_stage(expected)
+        assert sum(expected.values()) == t1 - t0

@@ -83,25 +83,27 @@ def test_without_a_rule_kind_and_parent_decide(kind: str, parent: int) -> None:
     found = label(read(export(span(kind=kind, parent=parent))))
 
     assert found.request is (kind in {"server", "consumer"} or (kind == "internal" and not parent))
+    for value, flag in ((True, Flag.COUNTED), (False, 0), ("true", 0), (1, 0)):
+        counted = span(kind=kind, parent=parent, end_ms=1, values={names.COUNTED: value})
+        assert read(export(counted)).rows["flags"][0] & Flag.COUNTED == flag
     assert found.stage == ("dependency" if kind in {"client", "producer"} else "")
 
 
 def test_custom_rules_have_priority() -> None:
+    slow = SpanCondition(attributes={"http.route": ("/slow/*",)}, resource={"service.name": ("shop*",)})
     own = (
-        Rule(
-            name="one route",
-            when=(SpanCondition(attributes={"http.route": ("/slow/*",)}),),
-            stage="load",
-            request=False,
-        ),
+        Rule(name="one route", when=(slow,), stage="load", request=False),
         Rule(name="all of HTTP", when=(SpanCondition(kind=("server",)),), stage="queue"),
     )
-    values = {"http.request.method": "GET", "http.route": "/slow/one"}
-    slow = label(read(export(span(kind="server", values=values)), own))
-    other = label(read(export(span(kind="server", values=values | {"http.route": "/fast"})), own))
+    for route, service, expected in (
+        ("/slow/one", "shop-eu", ("load", False)),
+        ("/slow/one", "stock", ("queue", True)),
+        ("/fast", "shop-eu", ("queue", True)),
+    ):
+        sent = span(kind="server", values={"http.request.method": "GET", "http.route": route})
+        found = label(read(export(sent, resource={"service.name": service}), own))
 
-    assert (slow.stage, slow.request) == ("load", False)
-    assert (other.stage, other.request) == ("queue", True)
+        assert (found.stage, found.request) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,14 +128,6 @@ def test_conditions_match_wildcards_and_values(
     assert SpanCondition(attributes={"key": condition}).matches(facts) is holds
 
 
-def test_a_rule_can_match_the_process() -> None:
-    condition = SpanCondition(span=("run",), resource={"service.name": ("shop*",)})
-    own = (Rule(name="shop", when=(condition,), stage="forward"),)
-
-    assert label(read(export(span("run"), resource={"service.name": "shop-eu"}), own)).stage == "forward"
-    assert label(read(export(span("run"), resource={"service.name": "stock"}), own)).stage == ""
-
-
 def test_a_name_can_be_a_template_of_attributes() -> None:
     own = (
         Rule(
@@ -152,11 +146,6 @@ def test_a_name_can_be_a_template_of_attributes() -> None:
         ("job embed", "embed"),
         ("job 7", ""),
     ]
-
-
-def test_spans_counted_by_the_agent_are_marked() -> None:
-    for value, flag in ((True, Flag.COUNTED), (False, 0), ("true", 0), (1, 0)):
-        assert read(export(span(kind="server", values={names.COUNTED: value}))).rows["flags"][0] == flag
 
 
 def test_a_health_probe_is_recognised_by_route_name_path_and_agent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
@@ -19,24 +19,15 @@ from stagelens.collector.otlp.model import JSON, PROTOBUF, BodyTooLargeError
 from stagelens.collector.server.auth import AdmittedClient
 from stagelens.collector.traces import rules as rules_module
 from stagelens.collector.traces import span_reader, span_validation
-from stagelens.collector.traces.columns import Flag, Spans, SpanSource, decode_spans, encode_spans
+from stagelens.collector.traces.columns import Flag, Spans, SpanSource, encode_spans
 from stagelens.collector.traces.rule_config import Rule, SpanCondition
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
-from tests.collector.traces.otlp import ALWAYS, NOON_NS, as_protobuf, export, read, read_spans, span
-from tests.fuzz import exports, mutate
+from tests.collector.traces.otlp import ALWAYS, NOON_NS, as_protobuf, drawn, export, read, read_spans, span
 
 # SDKs make one up for each process.
 UUID = "0f9b1d1e-2f6a-4b5e-9d3b-4a3c0e8f7a21"
 READER = SpanReader()
-
-
-def drawn(rng: random.Random) -> ExportTraceServiceRequest:
-    """Return an export of spans with some fields changed."""
-    message = rng.choice(exports.messages("traces"))
-    for _ in range(rng.randrange(4)):
-        message = mutate.message(message, rng)
-    return cast("ExportTraceServiceRequest", message)
 
 
 def as_json(request: ExportTraceServiceRequest) -> bytes:
@@ -236,15 +227,6 @@ def test_attributes_without_a_rule_are_not_stored() -> None:
 
     assert "secret" not in repr((spans.labels, spans.sources, spans.streams))
     assert dict(spans.labels[0].attributes) == {"http.request.method": "GET"}
-
-
-def test_an_empty_export_is_nothing() -> None:
-    for media_type, body in ((JSON, b"{}"), (PROTOBUF, b"")):
-        tally = IngestResult()
-        spans, traces = read_spans(READER, media_type, body, ALWAYS, tally)
-
-        assert (len(spans.rows), traces, tally) == (0, [], IngestResult())
-        assert same(decode_spans(encode_spans(spans)), spans)
 
 
 def test_the_cache_of_attribute_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,7 @@ from stagelens.collector.traces.columns import encode_spans
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.collector.traces.span_scan import ByteStrings
 from stagelens.core.errors import WireError
-from tests.collector.traces.otlp import ALWAYS, as_protobuf, attributes, export, read_spans, span
-from tests.collector.traces.test_span_reader import drawn
+from tests.collector.traces.otlp import ALWAYS, as_protobuf, attributes, drawn, export, read_spans, span
 from tests.fuzz import mutate
 
 SCANNING, ALONE = SpanReader(), SpanReader()
@@ -74,21 +73,6 @@ def test_unusual_fields_are_equal(fields: dict[str, Any]) -> None:
 
     assert expected is not None
     assert [result(reader, 0, body) for _ in range(2)] == [expected] * 2
-
-
-def test_fields_in_another_order_are_equal() -> None:
-    whole = as_protobuf(export(*(span(id=number, values={"http.route": "/"}) for number in range(1, 4))))
-    scope = ExportTraceServiceRequest.FromString(whole).resource_spans[0].scope_spans[0]
-    first, second, third = (each.SerializeToString() for each in scope.spans)
-    # The trace id, a field of 18 bytes, comes last.
-    mixed = [first, second[18:] + second[:18], third]
-    parts = b"".join(b"\x12" + bytes((len(each),)) + each for each in mixed)
-    body = b"\x12" + bytes((len(parts) & 0x7F | 0x80, len(parts) >> 7)) + parts
-    body = b"\x0a" + bytes((len(body) & 0x7F | 0x80, len(body) >> 7)) + body
-    found = result(SpanReader(), 0, body)
-
-    assert found is not None
-    assert found == result(SpanReader(), 10**9, body)
 
 
 def numbers_of(table: ByteStrings, strings: list[bytes]) -> list[int]:

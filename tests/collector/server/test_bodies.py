@@ -1,4 +1,4 @@
-"""Decoders: waiting bodies are parsed together, and each gets a separate result."""
+"""Bodies: their memory is limited, waiting ones are decoded together, and each gets a separate result."""
 
 from __future__ import annotations
 
@@ -6,13 +6,38 @@ import asyncio
 import gzip
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
-from stagelens.collector.server.bodies import SMALL_BYTES, DecoderPool, identity
+from stagelens.collector.ingest.writer import FullError
+from stagelens.collector.self_metrics import SelfMetrics
+from stagelens.collector.server.bodies import SMALL_BYTES, BodyReader, DecoderPool, identity
 from stagelens.core.errors import WireError
 
 THREADS = 2
+
+
+def test_bodies_together_cannot_exceed_the_limit_but_a_single_one_may() -> None:
+    reader = BodyReader(max_body_bytes=1000, max_held_bytes=100, metrics=SelfMetrics())
+    with reader.held() as first, reader.held() as second:
+        first(60)
+        second(40)
+        with pytest.raises(FullError, match="60 bytes of other requests are being read"):
+            second(1)
+        with pytest.raises(FullError, match="40 bytes of other requests"):
+            first(1)
+    # They free their memory at their end.
+    with reader.held() as first:
+        first(50)
+        with suppress(KeyError), reader.held() as failed:
+            failed(50)
+            raise KeyError
+        with reader.held() as second:
+            second(50)
+    with reader.held() as single:
+        single(60)
+        single(900)
 
 
 class Reading:
