@@ -11,16 +11,19 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stagelens.collector.config import LiveConfig
 from stagelens.collector.scrape import fetch
 from stagelens.collector.scrape.config import ScrapeTarget
 from stagelens.collector.scrape.scraper import Scraper
 from stagelens.collector.scrape.target_states import TargetState
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Selection, Store
-from stagelens.store.collectors import TargetLostError
+from tests.collector.conftest import last_day
+from tests.support.hostile_peer import PEERS, listening
 from tests.support.scrape_target import Served, serving
 
 NOW = 1_800_000_000.0
@@ -46,7 +49,10 @@ class Rig:
     def another(self) -> Scraper:
         return Scraper(self.store, lambda: (self.target,), dict(os.environ), clock=self.clock)
 
-    def read(self, scraper: Scraper | None = None, *, seconds: float = 10) -> TargetState:
+    def read(self, *served: float, scraper: Scraper | None = None, seconds: float = 10) -> TargetState:
+        """Scrape the target after it has served requests that took *served* seconds in all, if any."""
+        if served:
+            self.served.counts(*served)
         self.clock.now += seconds
         scraper = scraper or self.scraper
         asyncio.run(scraper.scrape(self.target))
@@ -74,12 +80,18 @@ def rig(open_store: Callable[..., Store]) -> Generator[Rig]:
 
 
 def test_the_first_scrape_counts_nothing_and_the_next_the_difference(rig: Rig) -> None:
-    rig.served.counts(0.3, 0.7)
-    first = rig.read()
-    rig.served.counts(0.3, 0.7, 0.8, 5.0)
-    second = rig.read()
+    first = rig.read(0.3, 0.7)
+    second = rig.read(0.3, 0.7, 0.8, 5.0)
+
+    samples = {
+        (sample.name.removeprefix("stagelens_collector_scrape_"), sample.labels["target"]): sample.value
+        for family in rig.scraper.states.collect()
+        for sample in family.samples
+    }
+    shown = [samples[name, rig.target.url] for name in ("up", "streams", "failures_total")]
 
     assert (first.state, first.engine) == ("up", "vLLM")
+    assert shown == [1, 1, 0]
     assert "counted from now on" in first.error
     assert (second.state, second.error) == ("up", "")
     assert rig.counted() == 2
@@ -142,11 +154,9 @@ def test_a_server_restart_loses_no_exposed_counts(rig: Rig) -> None:
 def test_two_collectors_count_one_target_once(rig: Rig) -> None:
     other = rig.another()
     rig.read()
-    rig.served.counts(0.3, 0.3)
-    rig.read()
-    waiting = rig.read(other, seconds=1)
-    rig.served.counts(*[0.3] * 5)
-    taken = rig.read(other, seconds=120)
+    rig.read(0.3, 0.3)
+    waiting = rig.read(scraper=other, seconds=1)
+    taken = rig.read(*[0.3] * 5, scraper=other, seconds=120)
     back = rig.read(seconds=1)
 
     assert (waiting.state, taken.state, back.state) == ("elsewhere", "up", "elsewhere")
@@ -170,20 +180,7 @@ def test_a_collector_that_lost_its_target_counts_nothing(rig: Rig) -> None:
 
     assert rig.scraper.states.all()[0].state == "elsewhere"
     assert rig.counted() == 0
-    assert rig.read(other, seconds=1).state == "elsewhere"
-
-
-def test_a_new_process_continues_after_a_killed_one(rig: Rig) -> None:
-    rig.read()
-    rig.served.counts(0.3, 0.3)
-    rig.read()
-    rig.served.counts(0.3, 0.3, 0.9)
-    rig.scraper = rig.another()
-    early = rig.read(seconds=1)
-    late = rig.read(seconds=120)
-
-    assert (early.state, late.state) == ("elsewhere", "up")
-    assert rig.counted() == 3
+    assert rig.read(scraper=other, seconds=1).state == "elsewhere"
 
 
 def test_a_stopping_collector_releases_its_targets(rig: Rig) -> None:
@@ -192,7 +189,7 @@ def test_a_stopping_collector_releases_its_targets(rig: Rig) -> None:
     rig.scraper.stop()
     rig.served.counts(0.3)
 
-    assert rig.read(rig.another(), seconds=1).state == "up"
+    assert rig.read(scraper=rig.another(), seconds=1).state == "up"
     assert rig.counted() == 1
 
 
@@ -215,48 +212,19 @@ def test_a_commit_with_unknown_outcome_is_not_repeated(rig: Rig, monkeypatch: py
     assert rig.counted() == 2
 
 
-def test_a_slow_target_does_not_delay_others(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
-) -> None:
-    with serving() as quick:
-        quick.counts(0.3)
-        slow, fast = rig.target, rig.target.model_copy(update={"url": quick.url})
-        rig.served.stall.clear()
-
-        async def both() -> None:
-            with monkeypatch.context() as patch:
-                patch.setattr(fetch, "TIMEOUT_SECONDS", 0.5)
-                waiting = asyncio.create_task(rig.scraper.scrape(slow))
-                # On a busy machine the timeout may pass before the connection.
-                await asyncio.to_thread(until, lambda: rig.served.asked or waiting.done())
-            await rig.scraper.scrape(fast)
-            await waiting
-
-        asyncio.run(both())
-        rig.served.stall.set()
-    by_url = {state.url: state for state in rig.scraper.states.all()}
-
-    assert by_url[fast.url].state == "up"
-    assert by_url[slow.url].error.startswith("it did not respond within ")
-
-
 def test_scrape_responses_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "MAX_BYTES", 1024**2)
+    good = rig.served.bodies["/metrics"]
     rig.served.bodies["/metrics"] = b"#" * (2 * 1024**2)
     large = rig.read()
     rig.served.headers["Content-Encoding"] = "gzip"
     rig.served.bodies["/metrics"] = gzip.compress(b"#" * (64 * 1024**2))
     bomb = rig.read()
-
-    assert large.error == bomb.error == "its response is larger than 1 MiB; drop metrics or labels at the target"
-
-
-def test_gzip_responses_are_read(rig: Rig) -> None:
-    rig.served.headers["Content-Encoding"] = "gzip"
-    rig.served.bodies["/metrics"] = gzip.compress(rig.served.bodies["/metrics"])
+    rig.served.bodies["/metrics"] = gzip.compress(good)
 
     assert rig.read().state == "up"
     assert "gzip" in rig.served.asked[0]["accept-encoding"]
+    assert large.error == bomb.error == "its response is larger than 1 MiB; drop metrics or labels at the target"
 
 
 def test_a_target_receives_only_its_configured_headers(rig: Rig, tmp_path: Path) -> None:
@@ -314,26 +282,6 @@ def test_targets_follow_the_file(rig: Rig) -> None:
     assert [state.state for state in scraper.states.all()] == ["up"]
 
 
-def test_counts_of_a_lost_target_are_refused(rig: Rig) -> None:
-    rig.store.take_target(rig.target.url, "a", NOW, 60)
-
-    with pytest.raises(TargetLostError):
-        rig.store.write_reading(rig.target.url, "b", NOW + 60, b"", Batch("b"))
-
-
-def test_target_states_are_prometheus_metrics(rig: Rig) -> None:
-    rig.read()
-    samples = {
-        (sample.name, sample.labels["target"]): sample.value
-        for family in rig.scraper.states.collect()
-        for sample in family.samples
-    }
-
-    assert samples["stagelens_collector_scrape_up", rig.target.url] == 1
-    assert samples["stagelens_collector_scrape_streams", rig.target.url] == 1
-    assert samples["stagelens_collector_scrape_failures_total", rig.target.url] == 0
-
-
 def test_failing_statistics_do_not_affect_the_metrics(rig: Rig) -> None:
     path = "/v2/models/stats"
     rig.target = rig.target.model_copy(update={"statistics_url": rig.served.url.replace("/metrics", path)})
@@ -355,3 +303,66 @@ def test_failing_statistics_do_not_affect_the_metrics(rig: Rig) -> None:
     assert [state.state for state in states] == ["up", "up"]
     assert rig.counted() == 1
     assert found == [("4-7", 7, 7.0)]
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_hostile_target_does_not_affect_another(
+    open_store: Callable[..., Store], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(fetch, "MAX_BYTES", 1024**2)
+    with listening(name) as url, serving() as served:
+        served.counts(0.3)
+        targets = ScrapeTarget(url=f"{url}/metrics", service="hostile"), ScrapeTarget(url=served.url, service="honest")
+        scraper = Scraper(open_store(), lambda: targets, dict(os.environ))
+
+        async def read() -> None:
+            await asyncio.gather(*(scraper.scrape(target) for target in targets))
+
+        asyncio.run(read())
+    hostile, honest = (next(each for each in scraper.states.all() if each.url == target.url) for target in targets)
+
+    assert (hostile.state, honest.state) == ("down", "up")
+    assert hostile.error.isprintable()
+    assert 0 < len(hostile.error) < 300
+    # The text of an unexpected exception starts with its type.
+    assert "Error:" not in hostile.error
+
+
+FILE = """scrape:
+  targets:
+  - {{url: {engine}, service: chat, every: 1s}}
+  - url: {own}
+    service: collector
+    engine: generic
+    every: 1s
+    rules:
+      request: stagelens_collector_commit_seconds
+"""
+
+
+@pytest.mark.timeout(60)
+def test_targets_of_the_file_are_scraped_and_reported(
+    serve: Callable[..., Any], bodies: Any, tmp_path: Path, until: Callable[..., None]
+) -> None:
+    file = tmp_path / "collector.yaml"
+    file.write_text("scrape: {targets: []}\n")
+    live = LiveConfig(file, {})
+    with serving() as engine:
+        engine.counts()
+        served = serve(live, grpc_port=None)
+        own = f"{served.url}/metrics"
+        file.write_text(FILE.format(engine=engine.url, own=own))
+        live.refresh()
+
+        def counted(service: str) -> int:
+            return sum(each.count for each in served.store.read.engines(last_day(service)))
+
+        for url in (engine.url, own):
+            until(lambda url=url: served.metric(f'stagelens_collector_scrape_up{{target="{url}"}}') == 1)
+        engine.counts(0.3, 0.7, 1.5)
+        assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
+        until(lambda: counted("chat") > 0 and counted("collector") > 0)
+        served.collector.stop()
+
+    assert (counted("chat"), counted("collector")) == (3, 1)

@@ -1,33 +1,32 @@
-"""Targets of one service are its replicas: their latency and stages have the address of the target."""
+"""Points of scraped targets: quantiles within their error bounds, and each target as a replica of its service."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 
-import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stagelens.analysis.replicas import ReplicaCounts, ReplicaTable, find_outlier
-from stagelens.collector.scrape import config
+from stagelens.collector.scrape import config, exposition, snapshot
 from stagelens.collector.scrape.config import ScrapeTarget
-from stagelens.collector.scrape.points import replica_points_of
+from stagelens.collector.scrape.points import points_of, replica_points_of
 from stagelens.collector.scrape.snapshot import (
     ONE_BUCKET,
     MetricStream,
+    Snapshot,
     StreamCounts,
+    difference_between,
 )
+from stagelens.core import names
 from stagelens.core.attributes import ATTRIBUTE_SCALE
-from stagelens.core.histogram import bucket_index
+from stagelens.core.histogram import Distribution, Histogram, bucket_index, rank_of
 from stagelens.core.names import REPLICA_STAGE_TIME, REQUEST_BY_ATTRIBUTE
 from stagelens.store import Point
 
 MODEL = (("model_name", "m"),)
 REQUESTS = MetricStream("request", "engine", MODEL)
-# Of vLLM's latency of requests. [seconds]
-EDGES = (0.0, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, math.inf)
 
 
 def points(added: Mapping[MetricStream, StreamCounts], url: str = "http://gpu-1:8000/metrics") -> list[Point]:
@@ -71,6 +70,7 @@ def test_the_time_in_stages_is_exact() -> None:
     mean = bucket_index(0.5, ATTRIBUTE_SCALE)
 
     assert found == {"prefill;@gpu-1:8000": {mean: 500_000}, "decode;@gpu-1:8000": {mean: 1_500_000}}
+    assert points(added, "https://gpu-2/metrics")[0].stage == "replica=@gpu-2"
 
 
 @pytest.mark.parametrize(
@@ -85,37 +85,42 @@ def test_a_target_without_requests_has_no_replica(added: Mapping[MetricStream, S
     assert points(added) == []
 
 
-def test_the_place_is_the_host_without_a_port() -> None:
-    added = {REQUESTS: StreamCounts({ONE_BUCKET: 1}, 1.0)}
-
-    assert points(added, "https://gpu-2/metrics")[0].stage == "replica=@gpu-2"
+VALUES = st.lists(st.floats(1e-7, 1e5), min_size=1, max_size=60)
+BUCKET_EDGES = st.lists(st.floats(1e-6, 1e4), unique=True, max_size=8).map(sorted)
 
 
-def scraped(medians: Sequence[float], rng: np.random.Generator) -> ReplicaTable:
-    """Return six minutes of targets with these *medians*, scraped every ten seconds at one request per second."""
-    index = np.arange(-40, 20)
-    replicas: list[ReplicaCounts] = []
-    for number, median in enumerate(medians):
-        counts = np.zeros((6, len(index)), np.int64)
-        for scrape in range(36):
-            latencies = median * rng.lognormal(0, 0.2, 10)
-            buckets = Counter(list(pairwise(EDGES))[bucket - 1] for bucket in np.searchsorted(EDGES, latencies))
-            (found,) = points({REQUESTS: StreamCounts(buckets, float(latencies.sum()))})
-            for bucket, requests in found.histogram.buckets.items():
-                counts[scrape // 6, bucket - index[0]] += requests
-        replicas.append(ReplicaCounts(f"gpu-{number}:8000", counts, {}))
-    return ReplicaTable(ATTRIBUTE_SCALE, index, 60 * np.arange(6), replicas)
+def merged(values: list[float], edges: list[float]) -> dict[str, Histogram]:
+    engine = config.engines()["vllm"]
+    total: dict[str, Histogram] = {}
+    base = Snapshot(0.0, "")
+    for at, seen in ((10.0, values[: len(values) // 2]), (20.0, values)):
+        lines = [
+            f'vllm:e2e_request_latency_seconds_bucket{{le="{edge!r}"}} {sum(value <= edge for value in seen)}'
+            for edge in edges
+        ]
+        lines.append(f'vllm:e2e_request_latency_seconds_bucket{{le="+Inf"}} {len(seen)}')
+        lines.append(f"vllm:e2e_request_latency_seconds_sum {math.fsum(seen)!r}")
+        samples = exposition.parse_exposition("\n".join(lines), "text/plain", engine.wanted())
+        difference = difference_between(base, snapshot.read_snapshot(samples, engine, at, ""))
+        base = difference.base
+        for point in points_of(difference.added, ScrapeTarget(url="http://e/metrics", service="s"), engine, int(at)):
+            total.setdefault(point.metric, Histogram()).merge(point.histogram)
+    return total
 
 
-@pytest.mark.parametrize("median", [0.05, 0.2, 1.2])
-def test_a_slow_target_is_named(median: float) -> None:
-    found = find_outlier(scraped([median, 3 * median], np.random.default_rng(1)))
+@given(VALUES, BUCKET_EDGES, st.floats(0, 1))
+def test_the_interval_of_a_quantile_contains_it_and_is_no_wider_than_its_bucket(
+    values: list[float], edges: list[float], quantile: float
+) -> None:
+    found = Distribution(*(merged(values, edges)[metric] for metric in names.ENGINE_REQUEST))
+    interval = found.quantile(quantile)
+    true = sorted(values)[rank_of(quantile, len(values)) - 1]
+    above = min((edge for edge in edges if edge >= true), default=math.inf)
+    below = max((edge for edge in edges if edge < true), default=0.0)
 
-    assert found is not None
-    assert (found.place, found.ratio) == ("gpu-1:8000", pytest.approx(3.0, rel=0.2))
-
-
-def test_targets_on_both_sides_of_an_edge_are_not_slow() -> None:
-    rng = np.random.default_rng(1)
-
-    assert {find_outlier(scraped([0.29, 0.31], rng)) for _ in range(20)} == {None}
+    assert interval is not None
+    assert below / 1.0221 <= interval.low <= true <= interval.high <= above * 1.0221
+    assert found.count == found.highs.count == len(values)
+    assert found.mean is not None
+    assert math.isclose(found.mean * len(values), math.fsum(values), rel_tol=1e-9)
+    assert found.lows.sum == found.highs.sum
