@@ -31,7 +31,6 @@ from tests.store.clickhouse_server import clickhouse_server, new_database
 from tests.support.postgresql_server import Server
 from tests.support.raw_requests import PointAggregator, Request  # pyright: ignore[reportMissingImports] - a sibling, found once its folder is
 
-STAGELENS = [sys.executable, "-m", "stagelens"]
 TIMEOUT_SECONDS = 150
 HOURS = 20
 # A command that is killed before the fifth step of its copy.
@@ -151,13 +150,9 @@ def test_a_closed_pipe_causes_no_traceback(tmp_path: Path) -> None:
     # Closed before the start, because the whole output fits into the buffer of a pipe.
     os.close(reading)
     try:
+        command = [sys.executable, "-m", "stagelens", "storage"]
         ours = subprocess.run(
-            [*STAGELENS, "storage"],
-            cwd=tmp_path,
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
+            command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, timeout=TIMEOUT_SECONDS, check=False
         )
     finally:
         os.close(writing)
@@ -165,26 +160,18 @@ def test_a_closed_pipe_causes_no_traceback(tmp_path: Path) -> None:
     assert (ours.returncode, ours.stderr) == (1, b"")
 
 
-def test_storage_creates_no_store(tmp_path: Path) -> None:
-    result = stagelens(tmp_path, "storage")
-
-    assert result.returncode == 1
-    assert "there is no store in stagelens.db; set the right one with --database" in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_foreign_database_is_unchanged(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "other.db") as other:
+def test_storage_creates_no_store_and_changes_no_foreign_database(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
         other.execute("CREATE TABLE mine (id INTEGER)")
-    other.close()
-    result = stagelens(tmp_path, "storage", "--database", "sqlite:///other.db")
-    with sqlite3.connect(tmp_path / "other.db") as other:
-        tables = other.execute("SELECT name FROM sqlite_master").fetchall()
-    other.close()
+        other.commit()
+    for name, options in (("stagelens.db", []), ("other.db", ["--database", "sqlite:///other.db"])):
+        result = stagelens(tmp_path, "storage", *options)
 
-    assert result.returncode == 1
-    assert "there is no store in other.db" in result.stderr
-    assert tables == [("mine",)]
+        assert result.returncode == 1
+        assert f"there is no store in {name}; set the right one with --database" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["other.db"]
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
 
 
 def test_a_backup_during_writes_is_consistent(tmp_path: Path, store: Store) -> None:
@@ -205,16 +192,13 @@ def test_a_backup_during_writes_is_consistent(tmp_path: Path, store: Store) -> N
     finally:
         ended.set()
         writer.join()
-    with sqlite3.connect(tmp_path / "backup.db") as backup:
-        batches, requests, spent = (
-            backup.execute(statement).fetchone()[0]
-            for statement in (
-                "SELECT count(*) FROM batches",
-                "SELECT sum(count) FROM points WHERE tier = 10 AND metric = 1",
-                "SELECT sum(count) FROM points WHERE tier = 10 AND metric = 2 AND stage = 'forward'",
-            )
-        )
-    backup.close()
+    statements = (
+        "SELECT count(*) FROM batches",
+        "SELECT sum(count) FROM points WHERE tier = 10 AND metric = 1",
+        "SELECT sum(count) FROM points WHERE tier = 10 AND metric = 2 AND stage = 'forward'",
+    )
+    with closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
+        batches, requests, spent = (backup.execute(statement).fetchone()[0] for statement in statements)
     restored = stagelens(tmp_path, "restore", "backup.db", "--database", "sqlite:///restored.db")
 
     assert (result.returncode, result.stderr) == (0, "")
@@ -339,24 +323,15 @@ def test_histograms_move_to_clickhouse(tmp_path: Path, store: Store) -> None:
     assert "clickhousedb://u:***@127.0.0.1" in banner
 
 
-def test_a_killed_migration_continues(tmp_path: Path, store: Store) -> None:
+def test_a_killed_migration_continues(tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture) -> None:
     words = ["migrate", "--to", "sqlite:///target.db"]
     killed = subprocess.run([sys.executable, "-c", DYING, *words], cwd=tmp_path, check=False, timeout=TIMEOUT_SECONDS)
-    server, again = (
-        subprocess.run(
-            [*STAGELENS, *each],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-        for each in (("up", "--database", "sqlite:///target.db"), words)
-    )
+    server = stagelens(tmp_path, "up", "--database", "sqlite:///target.db")
+    again = stagelens(tmp_path, *words)
 
     assert killed.returncode == -signal.SIGKILL
     assert server.returncode == 1
     assert "was interrupted; repeat the `stagelens migrate`" in server.stderr
     assert again.returncode == 0
-    assert "continuing the interrupted copy" in again.stderr
+    assert "continuing the interrupted copy" in caplog.text
     assert counted_at(f"sqlite:///{tmp_path}/target.db") == counted(store)

@@ -1,14 +1,14 @@
-"""Exposition in text and in protobuf: equal, escaped, and valid for promtool."""
+"""Exposition in text and in protobuf: equal, escaped, valid for promtool, and as in docs/metrics.md and in alert rules."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+import yaml
 from google.protobuf.proto import parse_length_prefixed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,13 +16,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client import Histogram as ClientHistogram
 from prometheus_client.parser import text_string_to_metric_families
 
+from stagelens.alerts import export
+from stagelens.alerts.serve import AlertMetrics
 from stagelens.collector import exposition, prometheus
-from stagelens.collector import exposition as protobuf
-from stagelens.collector import exposition as text
-from stagelens.collector.exposition import MetricFamily
+from stagelens.collector.exposition import MetricFamily, write_protobuf, write_text
 from stagelens.collector.prometheus import Counters
 from stagelens.core import names
 from stagelens.core.histogram import SCALE, Histogram
+from stagelens.core.prometheus_names import FAMILIES
+from stagelens.store import Store
 from stagelens.store.points import Point, PointColumns
 from stagelens.store.series import Series
 from tests.support import prometheus_tool
@@ -57,7 +59,7 @@ def test_a_native_histogram_equals_the_counted_histogram(durations: list[float])
     histogram = Histogram()
     for seconds in durations:
         histogram.record(seconds)
-    native = read(protobuf.write_protobuf([], counters_of(histogram).read()))[NAME].metric[0].histogram
+    native = read(write_protobuf([], counters_of(histogram).read()))[NAME].metric[0].histogram
     unfolded, index, count, deltas = dict[int, int](), 0, 0, list(native.positive_delta)
     for span in native.positive_span:
         index += span.offset
@@ -66,7 +68,13 @@ def test_a_native_histogram_equals_the_counted_histogram(durations: list[float])
             unfolded[index - 1] = count
             index += 1
 
+    (family,) = text_string_to_metric_families(write_text(counters_of(histogram).read()).decode())
+    classic = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
+
     assert unfolded == histogram.buckets
+    assert classic == {repr(bucket.upper_bound): bucket.cumulative_count for bucket in native.bucket} | {
+        "+Inf": histogram.count
+    }
     assert (native.schema, native.zero_count, native.sample_count) == (SCALE, histogram.zero, histogram.count)
     assert deltas == []
 
@@ -74,23 +82,11 @@ def test_a_native_histogram_equals_the_counted_histogram(durations: list[float])
 @given(st.text(max_size=20))
 def test_any_service_name_is_escaped_in_both_formats(service: str) -> None:
     counted = counters_of(Histogram(buckets={0: 1}), service).read()
-    (family,) = text_string_to_metric_families(text.write_text(counted).decode())
-    native = read(protobuf.write_protobuf([], counted))[NAME].metric[0]
+    (family,) = text_string_to_metric_families(write_text(counted).decode())
+    native = read(write_protobuf([], counted))[NAME].metric[0]
     labels = {pair.name: pair.value for pair in native.label}
 
     assert family.samples[0].labels["service_name"] == labels["service_name"] == counted[0].labels[0][0][1]
-
-
-def test_classic_buckets_are_equal_in_both_formats() -> None:
-    counted = counters_of(Histogram(buckets={-40: 3, 0: 2, 500: 1}, zero=4)).read()
-    (family,) = text_string_to_metric_families(text.write_text(counted).decode())
-    written = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
-    native = read(protobuf.write_protobuf([], counted))[NAME].metric[0].histogram
-    beside = {repr(bucket.upper_bound): bucket.cumulative_count for bucket in native.bucket}
-
-    assert beside | {"+Inf": native.sample_count} == written
-    assert written["0.25"] == 4
-    assert written["+Inf"] == 10
 
 
 def test_plain_metrics_are_equal_in_both_formats() -> None:
@@ -98,7 +94,7 @@ def test_plain_metrics_are_equal_in_both_formats() -> None:
     Counter("a", "Counted.", ("by",), registry=registry).labels("x").inc(3)
     Gauge("b", "Shown.", registry=registry).set(-1.5)
     ClientHistogram("c", "Timed.", buckets=(1.0, 2.0), registry=registry).observe(1.5)
-    found = read(protobuf.write_protobuf(registry.collect(), []))
+    found = read(write_protobuf(registry.collect(), []))
     families = text_string_to_metric_families(generate_latest(registry).decode())
     samples = {(sample.name, *sample.labels.values()): sample.value for each in families for sample in each.samples}
 
@@ -137,6 +133,7 @@ def test_a_service_may_have_any_name(served: Any, bodies: Any) -> None:
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1, 0.3))))
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1,)), service=HOSTILE))
     page = served.client.get("/metrics")
+    native = served.client.get("/metrics", headers={"accept": OF_PROMETHEUS})
     services = {
         sample.labels["service_name"]
         for family in text_string_to_metric_families(page.text)
@@ -144,6 +141,9 @@ def test_a_service_may_have_any_name(served: Any, bodies: Any) -> None:
         if "service_name" in sample.labels
     }
 
+    assert page.headers["content-type"] == exposition.TEXT_MEDIA_TYPE
+    assert native.headers["content-type"] == exposition.PROTOBUF_MEDIA_TYPE
+    assert [each.histogram.sample_count for each in read(native.content)[NAME].metric] == [1, 2]
     assert f'{NAME}_count{{service_name="shop",status="ok",service_version="1",environment=""}} 2' in page.text
     assert services == {"shop", re.sub(r"[\0-\37]", "\ufffd", HOSTILE)}
 
@@ -156,17 +156,65 @@ def test_the_exposition_passes_promtool(served: Any, bodies: Any) -> None:
     assert prometheus_tool.run("check", "metrics", given=page.content) == (0, "")
 
 
-def test_both_formats_come_with_their_media_types(
-    served: Any, bodies: Any, until: Callable[[Callable[[], object]], None]
-) -> None:
-    served.post("/v1/metrics", bodies.metrics(bodies.point((0.1,))))
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "metrics.md").read_text()
+OWN_NAME = re.compile(r"\bstagelens_(?:collector|alerts)_\w+")
 
-    def asked(accept: str) -> httpx.Response:
-        return served.client.get("/metrics", headers={"accept": accept})
 
-    until(lambda: NAME in asked("*/*").text)
-    native = asked(OF_PROMETHEUS)
+@pytest.fixture
+def exposed_names(served: Any, store: Store) -> set[str]:
+    served.collector.metrics.include(AlertMetrics(store))
+    lines = served.client.get("/metrics").text.splitlines()
+    found = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    # The client library adds the creation time of counters.
+    return {name for name in found if name.startswith("stagelens_") and not name.endswith("_created")}
 
-    assert native.headers["content-type"] == exposition.PROTOBUF_MEDIA_TYPE
-    assert read(native.content)[NAME].metric[0].histogram.sample_count == 1
-    assert asked("*/*").headers["content-type"] == exposition.TEXT_MEDIA_TYPE
+
+def test_every_metric_is_documented(exposed_names: set[str]) -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("| `stagelens_")]
+    described = {name for row in rows for name in OWN_NAME.findall(row.split("|")[1])}
+
+    assert described == exposed_names
+    assert all(row.count("|") == 4 and row.split("|")[3].strip() for row in rows)
+
+
+def test_other_pages_name_existing_metrics(exposed_names: set[str]) -> None:
+    named = {
+        page.name: {name for name in OWN_NAME.findall(page.read_text()) if not name.endswith("_")}
+        for page in DOCS.glob("*.md")
+    }
+
+    assert len(named["runbook.md"]) > 10
+    assert {page: names - exposed_names for page, names in named.items() if names - exposed_names} == {}
+
+
+def test_every_histogram_is_on_the_page_about_prometheus() -> None:
+    page = (DOCS / "prometheus.md").read_text().partition("\n## Exported histograms\n")[2].partition("\n## ")[0]
+
+    assert set(re.findall(r"^\| `(stagelens_\w+_seconds)`", page, re.MULTILINE)) == {each.name for each in FAMILIES}
+
+
+@pytest.mark.stacks
+def test_the_monitoring_rules_are_valid_and_use_existing_metrics(tmp_path: Path, exposed_names: set[str]) -> None:
+    written = export.write_self_monitoring_rules()
+    file = tmp_path / "rules.yml"
+    file.write_text(written)
+    code, output = prometheus_tool.run("check", "rules", file)
+    expressions = " ".join(rule["expr"] for rule in yaml.safe_load(written)["groups"][0]["rules"])
+
+    assert code == 0, output
+    assert {name.removesuffix("_bucket") for name in OWN_NAME.findall(expressions)} <= exposed_names
+
+
+def test_counters_used_by_alerts_exist_from_the_start(served: Any, store: Store) -> None:
+    served.collector.metrics.include(AlertMetrics(store, channels=lambda: ["slack"]))
+    exposition = served.client.get("/metrics").text
+    lines = exposition.splitlines()
+    rules = yaml.safe_load(export.write_self_monitoring_rules())["groups"][0]["rules"]
+    growing = [re.search(r"(?:increase|delta)\((\w+)(?:\{(.*?)\})?\[", rule["expr"]) for rule in rules]
+    asked = [(found[1], (found[2] or "").replace("!=", "=")) for found in growing if found is not None]
+
+    assert {each.name for each in text_string_to_metric_families(exposition)}.isdisjoint(each.name for each in FAMILIES)
+    assert len(asked) == 4
+    for name, label in asked:
+        assert any(line.startswith((f"{name} ", f"{name}{{")) and label in line for line in lines), name

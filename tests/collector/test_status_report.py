@@ -18,7 +18,7 @@ from stagelens.core.hardware import hardware_key
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import OPEN_TIME, REQUEST_DURATION
 from stagelens.store import Batch, Point, Selection, Series, Store
-from stagelens.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, remove_collector, write_report
+from stagelens.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vitals, write_report
 from stagelens.store.events import MAX_STOPPED
 
 START = 1_790_000_000.0
@@ -105,27 +105,20 @@ def test_reported_targets_are_bounded(status_probe: StatusProbe) -> None:
     assert max(map(len, vitals.targets_down.values())) == 300
 
 
-def test_a_restarted_process_replaces_its_row(store: Store) -> None:
-    def report(name: str, seen: float) -> Report:
-        return Report(name, "pod:4318", "1", START, seen)
+def test_rows_of_old_processes_are_replaced_or_deleted(store: Store) -> None:
+    def report(name: str, seen: float, place: str = "pod:4318") -> Report:
+        return Report(name, place, "1", START, seen)
 
-    with store.transaction() as connection:
-        for each in (
-            report("dead", START),
-            report("alive", START + SILENT_AFTER),
-            report("new", START + SILENT_AFTER + 1),
-        ):
-            write_report(connection, each)
+    def write(*reports: Report) -> list[str]:
+        with store.transaction() as connection:
+            for each in reports:
+                write_report(connection, each)
+        return [each.id for each in store.read.collectors()]
 
-    assert [each.id for each in store.read.collectors()] == ["alive", "new"]
+    alive = report("alive", START + SILENT_AFTER)
 
-
-def test_rows_of_stopped_processes_are_deleted_after_a_day(store: Store) -> None:
-    with store.transaction() as connection:
-        write_report(connection, Report("old", "a:1", "1", START, START))
-        write_report(connection, Report("new", "b:1", "1", START, START + FORGOTTEN_AFTER + 1))
-
-    assert [each.id for each in store.read.collectors()] == ["new"]
+    assert write(report("dead", START), alive, report("new", START + SILENT_AFTER + 1)) == ["alive", "new"]
+    assert write(report("much later", START + SILENT_AFTER + FORGOTTEN_AFTER + 2, "other:1")) == ["much later"]
 
 
 def test_status_reports_round_trip_across_versions(store: Store) -> None:
@@ -136,15 +129,6 @@ def test_status_reports_round_trip_across_versions(store: Store) -> None:
         connection.exec_driver_sql("UPDATE collectors SET vitals = ?", (written.replace("{", '{"newer": [1], ', 1),))
 
     assert store.read.collectors()[0].vitals == vitals
-
-
-def test_a_stopped_collector_has_no_row_and_a_killed_one_has(store: Store) -> None:
-    with store.transaction() as connection:
-        write_report(connection, Report("stopped", "a:1", "1", START, START))
-        write_report(connection, Report("killed", "b:1", "1", START, START))
-        remove_collector(connection, "stopped")
-
-    assert [each.id for each in store.read.collectors()] == ["killed"]
 
 
 def test_a_running_collector_has_a_row_until_it_stops(
