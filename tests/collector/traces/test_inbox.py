@@ -248,6 +248,7 @@ def test_a_health_probe_is_counted_apart() -> None:
     found = {point.metric: point for point in inbox.points if point.series.route == "/healthz"}
 
     assert found.keys() == {names.PROBE_DURATION}
+    assert found[names.PROBE_DURATION].histogram.sum == 2 / NS
     assert found[names.PROBE_DURATION].histogram.count == 1
     assert requests(inbox) == len(inbox.traces) == 1
 
