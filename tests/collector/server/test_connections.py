@@ -45,9 +45,8 @@ def limits(served: Any) -> ConnectionLimits:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long deadlines, so that no connection is closed for slowness."""
+    """A long deadline of bodies, so that no connection is closed for a slow one."""
     monkeypatch.setattr(request_bodies, "MAX_RECEIVE_SECONDS", 600.0)
-    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 600.0)
 
 
 def read_to_end(connection: socket.socket) -> bytes:
@@ -192,11 +191,13 @@ def test_unfinished_requests_do_not_block_senders(  # noqa: PLR0917 - what is se
     served: Any,
     limits: ConnectionLimits,
     bodies: Any,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     sent: bytes,
     limit: str,
     addresses: int,
 ) -> None:
+    monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 600.0)
     setattr(limits, limit, 6)
     limits.surplus = 0
     with contextlib.ExitStack() as stack:
