@@ -1,8 +1,9 @@
-"""Exports of metrics: in JSON, as the collector reads them, and from the SDK."""
+"""Exports: in JSON, as the collector reads them, from the SDK, and random ones."""
 
 from __future__ import annotations
 
 import json
+import random
 import time
 from typing import Any
 
@@ -19,6 +20,8 @@ from stagelens.collector.otlp.model import ResourceMetrics
 from stagelens.collector.otlp.protobuf_encoding import read_metrics
 from stagelens.core import names
 from stagelens.core.varint import encode_varint
+from tests.fuzz import exports, mutate
+from tests.fuzz.exports import Signal
 
 DAY = 86_400
 DELTA: dict[type, AggregationTemporality] = {Histogram: AggregationTemporality.DELTA}
@@ -32,6 +35,14 @@ def read_json(body: dict[str, Any] | bytes) -> list[ResourceMetrics]:
 def length_delimited(number: int, content: bytes) -> bytes:
     """Return field *number* of a protobuf message."""
     return bytes([number << 3 | 2]) + encode_varint(len(content)) + content
+
+
+def drawn(rng: random.Random, signal: Signal = "traces") -> Any:
+    """Return an export with some fields changed."""
+    message = rng.choice(exports.messages(signal))
+    for _ in range(rng.randrange(4)):
+        message = mutate.message(message, rng)
+    return message
 
 
 def points_of(*export: ResourceMetrics) -> PointReader:

@@ -23,8 +23,7 @@ from stagelens.collector.otlp.protobuf_encoding import read_metrics
 from stagelens.core import names
 from stagelens.core.errors import WireError
 from stagelens.core.histogram import MAX_SCALE, MIN_SCALE, Histogram, bucket_bounds
-from tests.collector.metrics import length_delimited, read_json
-from tests.collector.traces.otlp import drawn
+from tests.collector.metrics import drawn, length_delimited, read_json
 from tests.fuzz import mutate
 
 NOW = time.time_ns()

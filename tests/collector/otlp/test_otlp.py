@@ -18,8 +18,7 @@ from stagelens.collector.otlp.protobuf_encoding import WALKED_BYTES, histogram_c
 from stagelens.collector.otlp.responses import Failure
 from stagelens.core import names
 from stagelens.core.errors import WireError
-from tests.collector.metrics import length_delimited, read_json
-from tests.collector.traces.otlp import drawn
+from tests.collector.metrics import drawn, length_delimited, read_json
 
 
 def as_json(request: ExportMetricsServiceRequest) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,8 +16,6 @@ from stagelens.collector.otlp.model import JSON, Correction, ResourceSpans
 from stagelens.collector.traces.columns import Spans
 from stagelens.collector.traces.rule_config import Rule
 from stagelens.collector.traces.span_reader import SpanReader
-from tests.fuzz import exports, mutate
-from tests.fuzz.exports import Signal
 
 ALWAYS = TimeWindow(0, 2**33)
 # 2026-11-20 12:00:00 UTC.
@@ -107,11 +104,3 @@ def read_spans(  # noqa: PLR0917 - the export and its limits
 ) -> ReadSpans:
     parsed = reader.parse(to_protobuf(body, ExportTraceServiceRequest) if media_type == JSON else body, correct)
     return ReadSpans(reader.finish([parsed], window, [tally])[0], parsed.retained)
-
-
-def drawn(rng: random.Random, signal: Signal = "traces") -> Any:
-    """Return an export with some fields changed."""
-    message = rng.choice(exports.messages(signal))
-    for _ in range(rng.randrange(4)):
-        message = mutate.message(message, rng)
-    return message

@@ -23,7 +23,8 @@ from stagelens.collector.traces.columns import Flag, Spans, SpanSource, encode_s
 from stagelens.collector.traces.rule_config import Rule, SpanCondition
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
-from tests.collector.traces.otlp import ALWAYS, NOON_NS, as_protobuf, drawn, export, read, read_spans, span
+from tests.collector.metrics import drawn
+from tests.collector.traces.otlp import ALWAYS, NOON_NS, as_protobuf, export, read, read_spans, span
 
 # SDKs make one up for each process.
 UUID = "0f9b1d1e-2f6a-4b5e-9d3b-4a3c0e8f7a21"

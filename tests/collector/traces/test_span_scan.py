@@ -19,7 +19,8 @@ from stagelens.collector.traces.columns import encode_spans
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.collector.traces.span_scan import ByteStrings
 from stagelens.core.errors import WireError
-from tests.collector.traces.otlp import ALWAYS, as_protobuf, attributes, drawn, export, read_spans, span
+from tests.collector.metrics import drawn
+from tests.collector.traces.otlp import ALWAYS, as_protobuf, attributes, export, read_spans, span
 from tests.fuzz import mutate
 
 SCANNING, ALONE = SpanReader(), SpanReader()
