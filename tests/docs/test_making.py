@@ -1,4 +1,4 @@
-"""Developer commands: each `make` target on a page exists, and the hooks can be installed."""
+"""Developer commands: each `make` target on a page and in a workflow exists, and the hooks can be installed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pytest
 
 from tests.docs.blocks import ROOT, pages
 
-# In a block or within a line: `make site`.
+# In a block or within a line of a page, `make site`, or a step of a workflow.
+FILES = [*pages(), *(ROOT / ".github" / "workflows").glob("*.yml")]
 TARGETS = sorted(
-    {name for page in pages() for name in re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)}
+    {name for file in FILES for name in re.findall(r"(?:^|`|run: )make ([a-z-]+)", file.read_text(), re.MULTILINE)}
 )
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_make_target_of_a_page_exists(target: str) -> None:
+def test_every_make_target_of_a_page_or_workflow_exists(target: str) -> None:
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=False, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
