@@ -37,15 +37,11 @@ def many(number: int, service: Series = SHOP) -> list[Request]:
     return [
         Request(
             {"forward": (10 + each % 10) * MS, "queue": 100 * MS * (each % 50 == 0), "overhead": MS},
-            service_at(each),
+            NOON - 600 + each % 60,
             service,
         )
         for each in range(number)
     ]
-
-
-def service_at(number: int) -> int:
-    return NOON - 600 + number % 60
 
 
 def trace(service: Series = SHOP, spans: int = 1, name: str = "forward") -> RetainedTrace:
@@ -71,7 +67,9 @@ def line(lines: list[str], start: str) -> str:
     return next(each for each in lines if each.startswith(start))
 
 
-def test_percentiles_equal_the_store_with_error_bounds(store: Store, summary_lines: Callable[[], list[str]]) -> None:
+def test_the_summary_has_percentiles_with_error_bounds_and_the_stages_of_the_tail(
+    store: Store, summary_lines: Callable[[], list[str]]
+) -> None:
     store.write([Batch("a", PointAggregator().points(many(2000)))])
     latency = store.read.latency(Selection(*EVER))
     lines = summary_lines()
@@ -86,6 +84,13 @@ def test_percentiles_equal_the_store_with_error_bounds(store: Store, summary_lin
 
     assert "2,000 requests in 1 m 15 s" in lines[1]
 
+    queue = line(lines, "Queue").split()
+
+    assert queue[1:5] == ["0", "ms", "100", "ms"]
+    assert queue[-1] == "▒" * 28
+    assert line(lines, "Total").rstrip().endswith("Queue, 100 % of the increase")
+    assert "█" in line(lines, "Forward")
+
 
 def test_long_texts_are_truncated_before_numbers(store: Store, summary_lines: Callable[[], list[str]]) -> None:
     long = Series("shop", route="/items/" + "x" * 83)
@@ -95,17 +100,6 @@ def test_long_texts_are_truncated_before_numbers(store: Store, summary_lines: Ca
 
     assert not re.search(r"\d\s?…", text)
     assert "…" in text
-
-
-def test_the_summary_names_the_stages_of_the_tail(store: Store, summary_lines: Callable[[], list[str]]) -> None:
-    store.write([Batch("a", PointAggregator().points(many(2000)))])
-    lines = summary_lines()
-    queue = line(lines, "Queue").split()
-
-    assert queue[1:5] == ["0", "ms", "100", "ms"]
-    assert queue[-1] == "▒" * 28
-    assert line(lines, "Total").rstrip().endswith("Queue, 100 % of the increase")
-    assert "█" in line(lines, "Forward")
 
 
 def write_profiled(store: Store, requests: int) -> None:
@@ -160,7 +154,7 @@ def test_errors_routes_and_losses_are_reported(store: Store, summary_lines: Call
     routes = [many(60 - number, Series("shop", route=f"/{number}")) for number in range(10)]
     failed = many(15, Series("shop", route="/0", status="error"))
     points = PointAggregator().points([each for own in routes for each in own] + failed)
-    probes = Point(Series("shop", route="/healthz"), PROBE_DURATION, "untimed", service_at(0), Histogram(zero=7))
+    probes = Point(Series("shop", route="/healthz"), PROBE_DURATION, "untimed", NOON - 600, Histogram(zero=7))
     store.write([Batch("a", [*points, probes], dropped=4)])
     text = "\n".join(summary_lines())
 
