@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 from docs import pictures
 from tests.docs.blocks import ROOT
@@ -15,29 +14,16 @@ RECORDED = IMAGES / "pictures.json"
 _IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)|<img[^>]*\bsrc=\"([^\"]+)\"")
 
 
-def _used_images() -> dict[str, set[Path]]:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return {
-        page.relative_to(ROOT).as_posix(): {
-            (page.parent / (markdown or html)).resolve()
-            for markdown, html in _IMAGE.findall(page.read_text(encoding="utf-8"))
-            if "://" not in (markdown or html)
-        }
-        for page in pages
+def test_pages_use_all_images_and_no_others() -> None:
+    used = {
+        (page.parent / "".join(image)).resolve()
+        for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+        for image in _IMAGE.findall(page.read_text(encoding="utf-8"))
+        if "://" not in "".join(image)
     }
 
-
-def test_every_image_of_a_page_exists() -> None:
-    missing = [f"{page}: {path.name}" for page, used in _used_images().items() for path in used if not path.exists()]
-
-    assert missing == []
-
-
-def test_every_image_is_on_a_page() -> None:
-    used = {path for paths in _used_images().values() for path in paths}
-    unused = [path.name for path in sorted(IMAGES.iterdir()) if path != RECORDED and path.resolve() not in used]
-
-    assert unused == []
+    assert {path for path in used if path.is_relative_to(IMAGES)} == {*IMAGES.iterdir()} - {RECORDED}
+    assert [path for path in used if not path.exists()] == []
 
 
 def test_every_picture_has_its_text_recorded() -> None:
