@@ -337,8 +337,6 @@ def blame_text(typical: StageTimes, tail: StageTimes) -> str:
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["Run", "write_run_outputs"]
-
 _MAX_NAME_CHARS = 60
 
 

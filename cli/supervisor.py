@@ -224,7 +224,8 @@ def _run_child(
             return code, True
         child.wait_for_children(_CHILDREN_SECONDS, lambda: _print_status(_WAITING_FOR_CHILDREN))
         child.release()
-        from .run_output import Run, write_run_outputs  # noqa: PLC0415 - see the module docstring
+        from .run_output import write_run_outputs  # noqa: PLC0415 - see the module docstring
+        from .saved_run import Run  # noqa: PLC0415
 
         return code, write_run_outputs(here, Run(command, started, ended, code if code >= 0 else 128 - code), outputs)
     except KeyboardInterrupt:
