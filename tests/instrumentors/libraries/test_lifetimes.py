@@ -188,15 +188,6 @@ def cancel(watch: Watch, make: Callable[[], Any]) -> None:
     asyncio.run(main())
 
 
-def cancel_put(watch: Watch) -> None:
-    def put() -> Any:
-        jobs = watch("queue", asyncio.Queue[Any](1))
-        jobs.put_nowait(None)
-        return jobs.put(watch("item", Thing()))
-
-    cancel(watch, put)
-
-
 def cancel_lock(watch: Watch) -> None:
     async def acquire_twice() -> None:
         locks = [watch("lock", asyncio.Lock())]
@@ -302,7 +293,6 @@ SCENARIOS: dict[str, Callable[[Watch], None]] = {
     "run in an executor": functools.partial(run_in_executor, function=fail),
     "run in an executor what does not fail": functools.partial(run_in_executor, function=lambda _: Thing()),
     "cancel get": lambda watch: cancel(watch, lambda: watch("queue", asyncio.Queue[Any]()).get()),
-    "cancel put": cancel_put,
     "cancel a lock": cancel_lock,
     "a queue is empty": queue_is_empty,
     "a queue is full": queue_is_full,
