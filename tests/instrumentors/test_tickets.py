@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 from uuid import UUID
@@ -58,16 +59,18 @@ batches = st.lists(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=batches, leaves=st.sets(st.tuples(st.integers(0, 4), st.integers(0, 5))))
-def test_each_request_has_the_stages_of_its_batches(
+def test_each_request_has_the_stages_of_its_batches_and_queues_outside_of_them(
     finished: Finished, time: Clock, plan: list[tuple[set[int], list[int], int]], leaves: set[tuple[int, int]]
 ) -> None:
     finished.clear()
     requests = [opened(f"r{number}", len(plan)) for number in range(5)]
-    expected: dict[int, set[str]] = {number: set() for number in range(5)}
+    expected = [Counter[str]() for _ in requests]
     left: set[int] = set()
 
     for position, (members, stages, pause) in enumerate(plan):
         time.now += pause
+        for number in set(range(5)) - left:
+            expected[number]["queue"] += pause
         with batch(requests[number][1][position] for number in members):
             for number in {number for number, when in leaves if when == position} - left:
                 requests[number][0].__exit__(None)
@@ -75,61 +78,27 @@ def test_each_request_has_the_stages_of_its_batches(
             for order, length in enumerate(stages):
                 with stage(f"b{position}-{order}"):
                     time.now += length
-                for number in members - left if length else ():
-                    expected[number].add(f"b{position}-{order}")
             time.now += 1
+        for number in set(range(5)) - left:
+            spent = {f"b{position}-{order}": length for order, length in enumerate(stages)}
+            expected[number].update({**spent, "overhead": 1} if number in members else {"queue": sum(stages) + 1})
     for number in set(range(5)) - left:
         requests[number][0].__exit__(None)
 
     for name, record in requests_by_name(finished).items():
-        shares = own_times(record)
-        assert sum(shares.values()) == record[2] - record[1]
-        assert {key for key, spent in shares.items() if spent} - {"queue", "overhead"} == expected[int(name[1:])]
+        assert +Counter(own_times(record)) == +expected[int(name[1:])]
+        assert sum(own_times(record).values()) == record[2] - record[1]
     assert records.current.get() is None
 
 
-def test_a_batch_gives_each_request_its_queue_and_stages(finished: Finished, time: Clock) -> None:
-    first, of_first = opened("first")
-    time.now += 10
-    second, of_second = opened("second")
-    time.now += 5
-    with batch(of_first + of_second), stage("forward"):
-        time.now += 20
-    time.now += 3
-    first.__exit__(None)
-    second.__exit__(None)
-    finished_records = requests_by_name(finished)
-
-    assert own_times(finished_records["first"]) == {"queue": 15, "forward": 20, "overhead": 3}
-    assert own_times(finished_records["second"]) == {"queue": 5, "forward": 20, "overhead": 3}
-    assert read_marks(finished_records["second"][0]).facts["@batch"] == 2
-
-
-def test_an_untaken_job_is_queue(finished: Finished, time: Clock) -> None:
-    with request("never"):
-        ticket()
-        time.now += 10
+def test_a_job_is_queue_until_it_is_dropped(finished: Finished, time: Clock) -> None:
     with request("dropped"):
         drawn = ticket()
         time.now += 4
         drawn.drop(time.now)
         time.now += 6
 
-    finished_records = requests_by_name(finished)
-
-    assert own_times(finished_records["never"]) == {"queue": 10, "overhead": 0}
-    assert own_times(finished_records["dropped"]) == {"queue": 4, "overhead": 6}
-
-
-def test_a_request_does_not_queue_behind_its_own_job(finished: Finished, time: Clock) -> None:
-    with request("four"):
-        drawn = [ticket() for _ in range(4)]
-        time.now += 7
-        for one in drawn:
-            with batch([one]):
-                time.now += 10
-
-    assert own_times(requests_by_name(finished)["four"]) == {"queue": 7, "overhead": 40}
+    assert own_times(requests_by_name(finished)["dropped"]) == {"queue": 4, "overhead": 6}
 
 
 def fail(time: Clock) -> None:
@@ -181,6 +150,7 @@ def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: F
 
     assert held == [True, True]
     assert [("forward@gpu", 2, 7) in triples(record) for record in complete] == [True, True]
+    assert [read_marks(record[0]).facts["@batch"] for record in complete] == [2, 2]
     assert deferred.asked == 1
 
 
