@@ -159,6 +159,8 @@ class Load:
                     running.throw(LookupError())
             case 3:
                 self._held.append(running)
+            case _:
+                del running
 
     async def _abandons_later(self) -> None:
         running = stream_later()

@@ -68,40 +68,24 @@ def test_nested_phases_add_up_to_the_total_time(tree: list[Any]) -> None:
     assert all(load.own_ns <= load.end - load.start for load in found)
 
 
-@pytest.fixture
-def times(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, Clock]:
-    """The clock, and what the process has worked."""
-    times = Clock(), Clock()
-    for name, time in zip(("clock", "worked"), times, strict=True):
-        monkeypatch.setattr(module, name, time)
-    return times
-
-
-def own_times(made: LoadLog) -> list[tuple[str, str, int]]:
-    return [(load.phase, load.model, load.own_ns // MIN_LOAD_NS) for load in made.take()]
-
-
-def test_a_discarded_phase_counts_as_time_of_the_outer_phase(times: tuple[Clock, Clock]) -> None:
-    now, made = times[0], LoadLog()
-    outer = made.begin("net", reading=True)
-    none = made.begin()
-    made.note("copy", "weights", "", now.now, now.now + 5 * MIN_LOAD_NS)
-    now.now += 7 * MIN_LOAD_NS
-    made.end(none, "")
-    made.end(outer, "read")
-
-    assert own_times(made) == [("copy", "weights", 5), ("read", "net", 2)]
-
-
-def test_load_time_is_split_into_read_and_deserialise(times: tuple[Clock, Clock]) -> None:
-    wall, work = times
-    made = LoadLog()
+def test_load_time_is_split_into_read_and_deserialise_and_has_that_of_discarded_phases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, worked, made = Clock(), Clock(), LoadLog()
+    monkeypatch.setattr(module, "clock", clock)
+    monkeypatch.setattr(module, "worked", worked)
     token = made.begin("net", reading=True)
-    wall.now, work.now = 50 * MIN_LOAD_NS, 20 * MIN_LOAD_NS
-    made.note("copy", "net", "", 45 * MIN_LOAD_NS, 50 * MIN_LOAD_NS)
+    discarded = made.begin()
+    clock.now, worked.now = 50 * MIN_LOAD_NS, 20 * MIN_LOAD_NS
+    made.note("copy", "weights", "", 45 * MIN_LOAD_NS, 50 * MIN_LOAD_NS)
+    made.end(discarded, "")
     made.end(token, "read")
 
-    assert own_times(made) == [("copy", "net", 5), ("read", "net", 30), ("deserialise", "net", 15)]
+    assert [(load.phase, load.model, load.own_ns // MIN_LOAD_NS) for load in made.take()] == [
+        ("copy", "weights", 5),
+        ("read", "net", 30),
+        ("deserialise", "net", 15),
+    ]
 
 
 def test_short_and_excess_phases_are_omitted() -> None:
