@@ -88,25 +88,11 @@ def test_attributes_have_intervals_of_their_own(sink: Sink, monkeypatch: pytest.
     assert all(point["attributes"] for point in first.points(names.REPLICA_STAGE_TIME))
 
 
-@pytest.fixture
-def first_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_counted_by_concurrency_without_those_that_left_no_record(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recorder, "arrivals", itertools.count())
     monkeypatch.setattr(recorder, "abandoned", recorder.Counter())
-
-
-@pytest.mark.usefixtures("first_requests")
-def test_requests_are_counted_by_concurrency(sink: Sink) -> None:
-    agent = agent_for(sink)
-    with stagelens.request("predict"):
-        serve(2)
-        contextvars.Context().run(serve, 5)
-
-    assert agent.flush(60)
-    assert by_attribute(sink.attributes()[0]) == {"concurrency=1": 1, "concurrency=2": 5, "replica=": 6}
-
-
-@pytest.mark.usefixtures("first_requests")
-def test_a_request_without_a_record_no_longer_runs(sink: Sink) -> None:
     agent = agent_for(sink)
     for _ in range(2):
         opened = recorder.begin()
@@ -115,10 +101,11 @@ def test_a_request_without_a_record_no_longer_runs(sink: Sink) -> None:
     agent._aggregate_pending()  # pyright: ignore[reportPrivateUsage] - one round of the background thread
     serve(1)
     with stagelens.request("predict"):
-        contextvars.Context().run(serve, 1)
+        serve(2)
+        contextvars.Context().run(serve, 5)
 
     assert agent.flush(60)
-    assert by_attribute(sink.attributes()[0]) == {"concurrency=1": 2, "concurrency=2": 1, "replica=": 3}
+    assert by_attribute(sink.attributes()[0]) == {"concurrency=1": 2, "concurrency=2": 5, "replica=": 7}
 
 
 @pytest.mark.parametrize("level", [NO_FACTS, REQUESTS_ONLY])
