@@ -41,16 +41,6 @@ def keys(record: records.Record) -> list[str]:
     return [key for key in record[0][3::3] if key != records.ARRIVAL]
 
 
-def test_untimed_requests_record_no_stages(spared: Finished) -> None:
-    with request("predict", model="m", batch=3), stage("forward"):
-        assert records.current.get() is None
-
-    (record,) = spared
-
-    assert keys(record) == [records.UNTIMED, "@model", "@batch"]
-    assert record[2] > record[1]
-
-
 @pytest.mark.usefixtures("carried")
 def test_a_request_inside_an_untimed_one_is_not_counted(spared: Finished) -> None:
     async def inner() -> None:
@@ -82,19 +72,23 @@ def test_a_worker_outliving_its_request_starts_new_requests(
     assert [record[3] for record in spared] == ["first", "second"]
 
 
-def test_requests_end_as_they_started(spared: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_end_as_they_started_and_untimed_ones_record_no_stages(
+    spared: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
     modes = (recorder_state.TIMED_AGAIN, recorder_state.WITHOUT_STAGES)
     for name, mode in zip(("untimed", "timed"), modes, strict=True):
-        with request(name):
+        with request(name, model="m", batch=3), stage("load"):
+            assert (records.current.get() is None) == (name == "untimed")
             monkeypatch.setattr(state, "mode", mode)
             with request("inner"), stage("forward"):
                 pass
+    untimed, timed = spared
 
-    assert [record[3] for record in spared] == ["untimed", "timed"]
-    assert [("forward" in keys(record), records.UNTIMED in keys(record)) for record in spared] == [
-        (False, True),
-        (True, False),
-    ]
+    assert (untimed[3], timed[3]) == ("untimed", "timed")
+    assert keys(untimed) == [records.UNTIMED, "@model", "@batch"]
+    assert {"load", "forward"} < set(keys(timed))
+    assert records.UNTIMED not in keys(timed)
+    assert untimed[2] > untimed[1]
 
 
 def test_an_untimed_generator_is_one_request(spared: Finished) -> None:
