@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from types import ModuleType
 from typing import Any
@@ -25,7 +24,6 @@ from stagelens.dashboard.pages.advice import (
     finding_text,
     marks,
     scope_notes,
-    top_advice,
 )
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.source import Source
@@ -33,7 +31,7 @@ from stagelens.dashboard.ui.format import MINUS
 from stagelens.dashboard.view import parse
 from stagelens.store import Batch, Point, Reader, Series, Store
 from stagelens.store.events import Event
-from tests.dashboard.rendering import shown
+from tests.dashboard.rendering import check_text, check_views, shown, source_of
 from tests.dashboard.served_versions import NOW, Served, write
 
 BURSTY = {"forward": 10, "queue": 1, "preprocess": 3, "overhead": 0.2}
@@ -46,28 +44,29 @@ def near(value: float) -> Any:
 
 
 def served(store: Store, traffic: ModuleType) -> Source:
-    slow = BURSTY | {"preprocess": 40}
     return write(
         store,
         traffic,
         Served("shop", "1.0", 20, 8, BURSTY),
-        Served("shop", "2.0", 8, 0, slow),
+        Served("shop", "2.0", 8, 0, BURSTY | {"preprocess": 40}),
         Served("gap", "1.0", 12, 0, GAPPY),
     )
 
 
 @pytest.fixture(scope="module")
-def source(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
+def source(traffic: ModuleType, open_module_store: Callable[[], Store]) -> Source:
     """Two services that have advice, for tests that only read."""
-    path = tmp_path_factory.mktemp("advice") / "advice.db"
-    opened = Store.open(f"sqlite:///{path}", clock=NOW.timestamp)
-    yield served(opened, traffic)
-    opened.close()
+    return served(open_module_store(), traffic)
 
 
 @pytest.fixture
 def writable_source(store: Store, traffic: ModuleType) -> Source:
     return served(store, traffic)
+
+
+def points_of(series: Series, *counts: RequestHistograms) -> list[Point]:
+    at = int(NOW.timestamp()) - 600
+    return [Point(series, metric, key, at, each) for one in counts for metric, key, each in one.histograms()]
 
 
 def context(source: Source, service: str | None = "shop", query: str = "") -> Context:
@@ -88,10 +87,9 @@ def counted(store: Store) -> Source:
                 histograms.add({"queue": queue * MS, "decode": decode * MS}, (queue + decode) * MS)
             histograms.add_equal(TOKENS, TOKENS_OUT, decode, number)
             histograms.add_equal(FAILED_CALL, "timeout", 0.1, 3)
-            series, at = Series("chat", version, route=route), int(NOW.timestamp()) - 600
-            points += [Point(series, metric, key, at, each) for metric, key, each in histograms.histograms()]
+            points += points_of(Series("chat", version, route=route), histograms)
     store.write([Batch("counted", points)])
-    return Source(store, None, NOW.timestamp)
+    return source_of(store)
 
 
 def coded(store: Store, **shares: float) -> Source:
@@ -104,19 +102,12 @@ def coded(store: Store, **shares: float) -> Source:
         if number % 25 == 0:
             stacks = {stack_key("handler", [CodeFrame("serve", each, "serve.py", 41)]): each for each in shares}
             counts.add_profile({key: round(spent * shares[name]) for key, name in stacks.items()}, sum(stages.values()))
-    at = int(NOW.timestamp()) - 600
-    points = [Point(Series("shop", "1"), metric, key, at, each) for metric, key, each in counts.histograms()]
-    store.write([Batch("coded", points)])
-    return Source(store, None, NOW.timestamp)
+    store.write([Batch("coded", points_of(Series("shop", "1"), counts))])
+    return source_of(store)
 
 
 def test_large_handler_time_names_its_function_and_option(store: Store) -> None:
-    words = shown(coded(store, resize=0.9, decode=0.1), "/s/shop/advice")
-
-    assert "Speed up the code of the endpoint, or measure its functions as stages Handler is 90 % of p99" in words
-    assert "resize (serve.py:41) has 90 % of it at p99: 180 ms." in words
-    assert "--stage resize=serve:resize Copy" in words
-    assert "Do less before and after the endpoint Framework is 5 % of p99 (12.0 ms)" in words
+    check_views("advice_handler", coded(store, resize=0.9, decode=0.1), "/s/shop/advice")
 
 
 def test_no_function_is_named_without_most_of_the_stage(store: Store) -> None:
@@ -128,7 +119,8 @@ def test_no_function_is_named_without_most_of_the_stage(store: Store) -> None:
 
 
 def test_facts_are_what_was_measured(store: Store) -> None:
-    found = facts_of(context(counted(store), "chat"))
+    counted_source = counted(store)
+    found = facts_of(context(counted_source, "chat"))
 
     assert found.service == "chat"
     assert (found.measures.requests, found.failed_calls) == (4000, 12)
@@ -137,6 +129,9 @@ def test_facts_are_what_was_measured(store: Store) -> None:
     assert found.measures.tail_stages == {"queue": near(0.300), "decode": near(0.250)}
     assert found.means == {"queue": near(0.0825), "decode": near(0.1375)}
     assert found.response_tokens == (near(100), near(250))
+    of_version = facts_of(context(counted_source, "chat", "v=2"))
+    assert (of_version.measures.requests, of_version.failed_calls) == (1000, 6)
+    assert of_version.measures.p50 == near(0.400)
 
 
 def test_facts_without_calls_and_tokens(source: Source) -> None:
@@ -146,102 +141,74 @@ def test_facts_without_calls_and_tokens(source: Source) -> None:
     assert (unknown.measures.requests, unknown.means) == (0, {})
 
 
-def test_facts_are_those_of_the_selected_version(store: Store) -> None:
-    found = facts_of(context(counted(store), "chat", "v=2"))
+def test_advice_has_the_reachable_latency_and_the_scope_of_its_stage(store: Store) -> None:
+    check_views("advice_counted", counted(store))
 
-    assert (found.measures.requests, found.failed_calls) == (1000, 6)
-    assert found.measures.p50 == near(0.400)
+
+SLOW = BURSTY | {"queue": 100}
 
 
 @pytest.mark.parametrize(
-    ("stage", "query", "note"),
+    ("fleet", "expected"),
     [
-        ("queue", "", ("version 2", "Queue", near(300), near(10), "1")),
-        ("decode", "", ("route /long", "Decode", near(250), near(100), "/short")),
-        ("forward", "", None),
-        ("queue", "v=2", None),
+        # A version with few requests has no p99, and one without requests in the window is not compared.
+        (
+            (Served("shop", "0", 30, 20, SLOW), Served("shop", "1", 20, 0, BURSTY), Served("shop", "2", 0.5, 0, SLOW)),
+            ["Only in version 0"],
+        ),
+        (
+            (Served("shop", "1", 40, 6, SLOW), Served("shop", "2", 39, 6, BURSTY), Served("shop", "3", 5, 0, BURSTY)),
+            ["Only in version 1"],
+        ),
+        # The three most frequent routes are compared.
+        (
+            (
+                Served("shop", "1", 20, 0, BURSTY, rate=30, routes=("/a", "/b", "/c")),
+                Served("shop", "1", 20, 0, SLOW, rate=2, routes=("/d",)),
+            ),
+            [],
+        ),
     ],
 )
-def test_a_note_has_p99_of_the_stage_in_the_slow_version_or_route(
-    store: Store, stage: str, query: str, note: tuple[Any, ...] | None
+def test_what_has_too_few_requests_is_not_compared(
+    store: Store, traffic: ModuleType, fleet: tuple[Served, ...], expected: list[str]
 ) -> None:
-    notes = scope_notes(context(counted(store), "chat", query), stage)
-    numbers = r"Only in (\w+ \S+): the p99 of (\w+) is (\S+)\sms, compared with (\S+)\sms in (\S+)\."
-    found = [match.groups() for each in notes if (match := re.fullmatch(numbers, each))]
-
-    assert len(found) == len(notes)
-    assert [(where, name, float(slow), float(next_), on) for where, name, slow, next_, on in found] == [note] * bool(
-        note
-    )
-
-
-def test_a_version_with_few_requests_has_no_p99_to_compare(store: Store, traffic: ModuleType) -> None:
-    slow = BURSTY | {"queue": 100}
-    old, few = Served("shop", "0", 30, 20, slow), Served("shop", "2", 0.5, 0, slow)
-    source = write(store, traffic, old, Served("shop", "1", 20, 0, BURSTY), few)
+    source = write(store, traffic, *fleet)
 
     assert scope_notes(context(source), "queue") == []
+    past = scope_notes(context(source, "shop", "from=now-30m&to=now-6m"), "queue")
+    assert [each.partition(":")[0] for each in past] == expected
 
 
-def test_a_version_without_requests_in_the_window_is_not_compared(store: Store, traffic: ModuleType) -> None:
-    slow = Served("shop", "1", 40, 6, BURSTY | {"queue": 100})
-    source = write(store, traffic, slow, Served("shop", "2", 39, 6, BURSTY), Served("shop", "3", 5, 0, BURSTY))
-
-    assert scope_notes(context(source), "queue") == []
-    assert scope_notes(context(source, "shop", "from=now-30m&to=now-6m"), "queue")[0].startswith("Only in version 1:")
-
-
-def test_the_three_most_frequent_routes_are_compared(store: Store, traffic: ModuleType) -> None:
-    rare = Served("shop", "1", 20, 0, BURSTY | {"queue": 100}, rate=2, routes=("/d",))
-    source = write(store, traffic, Served("shop", "1", 20, 0, BURSTY, rate=30, routes=("/a", "/b", "/c")), rare)
-
-    assert scope_notes(context(source), "queue") == []
-
-
-def test_the_reachable_latency_is_that_without_the_queue(store: Store) -> None:
-    of_chat = context(counted(store), "chat")
-    (tail,) = (each for each in advice_for_service(of_chat, "p99") if each.finding.stage == "queue")
-    (median,) = (each for each in advice_for_service(of_chat, "p50") if each.finding.stage == "queue")
-    assert tail.reach
-    assert median.reach
-
-    assert (tail.reach.name, tail.reach.before) == ("p99", near(0.550))
-    assert (tail.reach.after, tail.reach.without) == (near(0.260), near(0.250))
-    assert (median.reach.name, median.reach.before, median.reach.after) == ("p50", near(0.110), near(0.100))
+# Stages with their time at p50 and at p99 [milliseconds], and what else is known.
+CAUSES: list[tuple[str, float, float, dict[str, Any]]] = [
+    *(
+        ("queue", 1, 119, {}),
+        ("queue", 30, 119, {}),
+        ("load", 0, 300, {}),
+        ("load", 50, 50, {}),
+        ("tokenize", 10, 39, {}),
+    ),
+    *(("lookup", 0, 140, {}), ("lookup", 50, 50, {}), ("decode", 50, 50, {}), ("overhead", 50, 50, {})),
+    *(("decode", 50, 200, {"response_tokens": (100, 400)}), ("decode", 50, 200, {"response_tokens": (100, 120)})),
+    *(("dependency", 6, 50, {}), ("dependency", 50, 50, {"failed_calls": 12}), ("untimed", 50, 50, {})),
+    *(("forward", 10, 100, {}), ("h2d", 10, 10, {})),
+]
 
 
-@pytest.mark.parametrize(
-    ("stage", "median", "tail", "more", "title", "reason"),
-    [
-        ("queue", 1, 119, {}, "Batch requests of a burst", "Queue is 73 % of p99 (119 ms) and 2 % of p50 (1.00 ms): bursts arrive"),
-        ("queue", 30, 119, {}, "Add capacity", ": most requests wait, not only those of a burst."),
-        ("load", 0, 300, {}, "Keep the model warm", ": some requests include a cold start, most do not."),
-        ("load", 50, 50, {}, "Load once, before traffic", ": requests load it repeatedly."),
-        ("tokenize", 10, 39, {}, "Limit the work in tokenize, or add CPU cores", ": some requests take 29.0 ms longer, because"),
-        ("lookup", 0, 140, {}, "Speed up lookup, or run it less often", ": only some requests have this stage."),
-        ("lookup", 50, 50, {}, "Speed up lookup", ": it takes about the same time in every request."),
-        ("decode", 50, 50, {}, "Decode faster", "and 56 % of p50 (50.0 ms)."),
-        ("decode", 50, 200, {"response_tokens": (100, 400)}, "Limit response length", ", and responses have 100 tokens at p50 and 400 at p99: the tail"),
-        ("decode", 50, 200, {"response_tokens": (100, 120)}, "Decode faster under load", "but responses have 100 tokens at p50 and 120 at p99: tokens are slower"),
-        ("dependency", 6, 50, {}, "Cache, parallelize or retry", ", 44.0 ms longer for some requests."),
-        ("dependency", 50, 50, {"failed_calls": 12}, "Cache, parallelize or retry", ", similar for every request. 12 calls failed in the window."),
-        ("overhead", 50, 50, {}, "Add stages", ": this time is between stages and belongs to no stage."),
-        ("untimed", 50, 50, {}, "Let agents record", ": agents reached their overhead budget and recorded no stages of these requests."),
-        ("forward", 10, 100, {}, "Make the model faster", ", 90.0 ms longer for some requests."),
-        ("h2d", 10, 10, {}, "Copy less to the device", ", similar for every request."),
-    ],
-)  # fmt: skip
-def test_title_and_reason_state_the_cause_with_its_numbers(  # noqa: PLR0917 - the columns of the table
-    stage: str, median: float, tail: float, more: dict[str, Any], title: str, reason: str
-) -> None:
-    p50, p99 = {"other": 0.04, stage: median / 1e3}, {"other": 0.045, stage: tail / 1e3}
-    facts = Facts("shop", Measures(5000, 0, sum(p50.values()), sum(p99.values()), p50, p99), **more)
-    family = family_of(stage)
-    assert family
-    found = finding_text(StageFinding(facts, stage, family))
+def test_title_and_reason_state_the_cause_with_its_numbers() -> None:
+    texts: list[str] = []
+    for stage, median, tail, more in CAUSES:
+        p50, p99 = {"other": 0.04, stage: median / 1e3}, {"other": 0.045, stage: tail / 1e3}
+        facts = Facts("shop", Measures(5000, 0, sum(p50.values()), sum(p99.values()), p50, p99), **more)
+        family = family_of(stage)
+        assert family
+        texts.append(
+            f"{stage} {median} → {tail} ms {more}\n"
+            + "\n".join(f"  {each}" for each in finding_text(StageFinding(facts, stage, family)))
+        )
 
-    assert found[0].startswith(title)
-    assert reason in found[1].replace("\u202f", " ")
+    check_text("advice_texts", "\n".join(texts) + "\n")
 
 
 def test_every_model_stage_has_a_title() -> None:
@@ -278,42 +245,26 @@ def test_stages_of_the_tail_rank_before_stages_of_all_requests(store: Store, tra
     assert [each.finding.stage for each in advice_for_service(context(source, "chat"), "p99", 1)] == ["queue"]
 
 
-def test_the_page_names_the_version_a_finding_is_limited_to(source: Source) -> None:
-    text = shown(source, "/s/shop/advice")
-
-    assert "Preprocess first: p99 falls by" in text
-    assert "Only in version 2.0: the p99 of Preprocess is" in text
-    assert "p99 could reach" in text
-    assert "More worker processes" in text
-    assert "Accuracy" in text
-
-
-def test_the_page_of_all_services_has_the_largest_finding_of_each(source: Source) -> None:
+def test_the_pages_have_the_findings_of_a_service_and_the_largest_of_each(source: Source) -> None:
     found, candidates = advice_for_fleet(context(source, None), "p50")
-    text = shown(source, "/advice?rank=p50")
 
+    check_views("advice", source)
     assert {each.finding.facts.service for each in found} == {"shop", "gap"}
     assert candidates == 2
-    assert "Add stages for the time between stages" in text or "Make the model faster" in text
 
 
-@pytest.mark.parametrize("query", ["?rank=cost", "?rank=p50", "?rank=nonsense", "?kind=all", "?v=1.0", "?env=nowhere"])
-@pytest.mark.parametrize("path", ["/advice", "/s/shop/advice", "/s/gap/advice", "/advice?svc=shop"])
-def test_every_address_renders_a_page(source: Source, path: str, query: str) -> None:
-    text = shown(source, path.replace("?", query + "&") if "?" in path else path + query)
-
-    assert text
-    assert "could not be rendered" not in text
+def test_every_address_renders_a_page(source: Source) -> None:
+    for path in ("/advice?", "/s/shop/advice?", "/s/gap/advice?", "/advice?svc=shop&"):
+        for query in ("rank=cost", "rank=p50", "rank=nonsense", "kind=all", "v=1.0", "env=nowhere"):
+            text = shown(source, path + query)
+            assert text, path + query
+            assert "could not be rendered" not in text, path + query
 
 
 def test_too_few_requests_are_reported(store: Store, traffic: ModuleType) -> None:
     few = write(store, traffic, Served("young", "1.0", 0.5, 0, BURSTY))
-    text = shown(few, "/s/young/advice")
 
-    assert "Too few requests to advise on p99" in text
-    assert "p99 needs 1,000" in text
-    assert "Rank by p50" in text
-    assert "1 of 1 have too few requests in this window" in shown(few, "/advice")
+    check_views("advice_few", few)
     assert advice_count(context(few, None)) == 0
 
 
@@ -343,10 +294,8 @@ def test_snoozed_advice_comes_back(store: Store, writable_source: Source) -> Non
 def test_done_advice_is_compared_before_and_after(store: Store, writable_source: Source) -> None:
     top = advice_for_service(context(writable_source), "p99")[0].finding
     store.add_event(Event(NOW - timedelta(minutes=8), "shop", "advice", top.key, "done"))
-    text = shown(writable_source, "/s/shop/advice?kind=all")
 
-    assert "Compare before and after" in text
-    assert "Show again" in text
+    check_views("advice_done", writable_source, "/s/shop/advice?kind=all")
 
 
 @pytest.mark.parametrize(
@@ -387,13 +336,6 @@ def test_the_side_bar_counts_open_advice(store: Store, writable_source: Source) 
     assert advice_count(context(writable_source, None)) == 0
 
 
-def test_the_service_page_shows_the_top_findings(source: Source) -> None:
-    card = top_advice(context(source), 2)
-
-    assert card is not None
-    assert top_advice(context(source, "nobody"), 2) is None
-
-
 def test_many_services_need_few_what_if_queries(
     store: Store, traffic: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,15 +363,14 @@ def test_a_finding_has_one_title_on_every_page(store: Store) -> None:
         for _ in range(number):
             counts.add({"prefill": 20 * MS, "decode": 10 * tokens * MS}, (20 + 10 * tokens) * MS)
         counts.add_equal(TOKENS, TOKENS_OUT, tokens, number)
-        at = int(NOW.timestamp()) - 600
-        points += [Point(Series("chat", "1"), metric, key, at, each) for metric, key, each in counts.histograms()]
+        points += points_of(Series("chat", "1"), counts)
     store.write([Batch("chat", points)])
-    source = Source(store, None, NOW.timestamp)
-    title = "Limit response length, or decode faster"
+    source, title = source_of(store), "Limit response length, or decode faster"
+    pages = [shown(source, path) for path in ("/advice", "/s/chat", "/s/chat/advice")]
 
-    assert all(title in shown(source, path) for path in ("/advice", "/s/chat", "/s/chat/advice"))
+    assert [title in each for each in pages] == [True] * 3
+    assert ["Decode faster" in each for each in pages] == [False] * 3
     assert [each.finding.title for each in advice_for_fleet(context(source, None), "p99")[0]] == [title]
-    assert not any("Decode faster" in shown(source, path) for path in ("/advice", "/s/chat", "/s/chat/advice"))
 
 
 def test_services_with_equal_advice_share_a_card(store: Store, traffic: ModuleType) -> None:
@@ -439,46 +380,19 @@ def test_services_with_equal_advice_share_a_card(store: Store, traffic: ModuleTy
         for name in ("a", "b", "c")
         for each in (Served(name, "1", 20, 0, GAPPY), Served(name, "1", 20, 0, uneven, rate=1))
     ]
-    source = write(store, traffic, *services)
-    words = shown(source, "/advice")
-
-    assert words.count("Add stages for the time between stages") == 1
-    assert "3 services" in words
-    assert words.count(" of p99 (") == 3
-    assert words.count(" → ") >= 3
+    check_views("advice_equal", write(store, traffic, *services), "/advice")
 
 
 def test_a_stage_of_all_requests_is_not_predicted_to_take_no_time(store: Store) -> None:
-    counts, at = RequestHistograms(), int(NOW.timestamp()) - 600
+    counts = RequestHistograms()
     for _ in range(2000):
         counts.add({"forward": 10 * MS}, 10 * MS)
-    store.write(
-        [
-            Batch(
-                "even", [Point(Series("shop", "1"), metric, key, at, each) for metric, key, each in counts.histograms()]
-            )
-        ]
-    )
-    source = Source(store, None, NOW.timestamp)
+    store.write([Batch("even", points_of(Series("shop", "1"), counts))])
 
     for path in ("/s/shop", "/s/shop/advice"):
-        assert "→ 0 ms" not in shown(source, path)
-        assert f"at most {MINUS}10.0" in shown(source, path)
+        assert "→ 0 ms" not in shown(source_of(store), path)
+        assert f"at most {MINUS}10.0" in shown(source_of(store), path)
 
 
-@pytest.mark.parametrize(
-    ("rank", "title", "numbers"),
-    [
-        ("ttft", "Add capacity, or batch more: even the median waits", "of TTFT p99 ("),
-        ("tpot", "Decode faster under load", "A token takes"),
-    ],
-)
-def test_token_times_have_advice_with_evidence(filled: Store, rank: str, title: str, numbers: str) -> None:
-    source = Source(filled, None, NOW.timestamp)
-    on_advice, on_tokens = (shown(source, f"/s/chat-llm/{path}") for path in (f"advice?rank={rank}", "tokens"))
-
-    for words in (on_advice, on_tokens):
-        assert title in words
-        assert numbers in words
-    assert "Evidence: the tokens page →" in on_advice
-    assert "TTFT p99" not in shown(source, "/s/vision-api/advice")
+def test_token_times_have_advice_with_evidence(filled: Store) -> None:
+    check_views("advice_tokens", source_of(filled))

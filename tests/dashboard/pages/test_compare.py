@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plotly.utils import PlotlyJSONEncoder
 
-from stagelens.core.histogram import Histogram
 from stagelens.core.names import TOKENS
 from stagelens.dashboard.pages.compare import report
-from stagelens.dashboard.pages.compare_cards import blame_card, signals
+from stagelens.dashboard.pages.compare_cards import Signal, blame_card, signals
 from stagelens.dashboard.pages.comparison import Pair, asked_pair, compared, default_pair, window_name, window_of
 from stagelens.dashboard.pages.comparison_text import interval_words, verdict_sentence
 from stagelens.dashboard.pages.measures import breakdown, urgent_first
@@ -26,10 +25,10 @@ from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.pages.service import inspector
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import THIN, duration
-from stagelens.dashboard.ui.page_export import page_data, text_of
+from stagelens.dashboard.ui.page_export import text_of
 from stagelens.dashboard.web.shell import compared_time
 from stagelens.store import Batch, Point, Series, Store
-from tests.dashboard.rendering import context_at, page_at, shown
+from tests.dashboard.rendering import check_views, context_at, data_at, observed, page_at, shown
 from tests.dashboard.served_versions import FAST, NOW, SLOW, Served, write
 
 Stored = Callable[..., Source]
@@ -93,63 +92,39 @@ def test_the_newest_version_is_compared_with_the_previous(source: Source) -> Non
     assert pair.b.end <= NOW + 10 * MINUTE
 
 
-def test_a_version_with_too_few_requests_is_skipped(stored: Stored) -> None:
-    source = stored(
-        Served("shop", "1", 40, 25), Served("shop", "2", 25, 24.8, SLOW, rate=1), Served("shop", "3", 24, 0, SLOW)
-    )
-    pair = pair_of(context_at(source, "/compare?svc=shop"), default_pair)
-
-    assert (pair.a_name, pair.b_name) == ("1", "3")
+MONTH = 30 * 24 * 60
 
 
-def test_a_version_with_few_requests_falls_back_to_the_previous_window(stored: Stored) -> None:
-    source = stored(Served("shop", "1", 35, 1), Served("shop", "2", 1, 0, SLOW, rate=2))
-    pair = pair_of(context_at(source, "/compare?svc=shop&from=now-15m"), default_pair)
+@pytest.mark.parametrize(
+    ("name", "served", "query"),
+    [
+        ("skipped", (Served("shop", "1", 40, 25), Served("shop", "2", 25, 24.8, SLOW, 1), Served("shop", "3", 24, 0, SLOW)), ""),
+        ("windows", (Served("shop", "1", 35, 1), Served("shop", "2", 1, 0, SLOW, 2)), "&from=now-15m"),
+        ("overlap", (Served("shop", "1", 20), Served("shop", "2", 10, 0, SLOW)), ""),
+        ("canary", (Served("shop", "1", MONTH, MONTH - 1), Served("shop", "1", 40), Served("shop", "2", 20, 0, SLOW)), ""),
+        ("periods", (Served("shop", "1", 60, 28), Served("shop", "2", 30, 0, SLOW)), "&from=now-6h"),
+        ("back", (Served("shop", "1", 60, 30), Served("shop", "2", 30, 15, SLOW), Served("shop", "1", 15)), ""),
+        ("future", (Served("shop", "1", 10, 5), Served("shop", "2", 5, -4, SLOW)), ""),
+        ("few", (Served("shop", "1", 10, 5), Served("shop", "2", 1, 0, SLOW, 1)), "&a=1&b=2&p=99"),
+    ],
+)  # fmt: skip
+def test_the_newest_versions_are_compared_over_the_time_they_share(
+    stored: Stored, name: str, served: tuple[Served, ...], query: str
+) -> None:
+    source = stored(*served)
+    pair = pair_of(context_at(source, f"/compare?svc=shop{query}"), asked_pair)
 
-    assert pair.a_name == "2026-11-20T11:30/15m"
-    assert pair.b_name == "2026-11-20T11:45/15m"
-
-
-def test_overlapping_versions_are_compared_over_the_common_time(stored: Stored) -> None:
-    source = stored(Served("shop", "1", 20), Served("shop", "2", 10, 0, SLOW))
-    pair = pair_of(context_at(source, "/compare?svc=shop"), default_pair)
-
-    assert pair.together
-    assert (pair.a.start, pair.a.end) == (pair.b.start, pair.b.end)
-    assert "Only this time is compared: 20 Nov 11:50 – 12:00." in shown(source, "/compare?svc=shop")  # noqa: RUF001 - as shown
-
-
-def test_a_canary_is_compared_over_its_own_time(stored: Stored) -> None:
-    month = 30 * 24 * 60
-    source = stored(Served("shop", "1", month, month - 1), Served("shop", "1", 40), Served("shop", "2", 20, 0, SLOW))
-    pair = pair_of(context_at(source, "/compare?svc=shop"), default_pair)
-
-    assert pair.together
-    assert pair.a.start == pair.b.start == NOW.replace(second=0) - 20 * MINUTE
-    assert pair.a.end == pair.b.end
-    assert NOW - pair.b.end < MINUTE
+    check_views(f"compare_{name}", source, f"/compare?svc=shop{query} # head")
+    assert pair.together == (name in {"overlap", "canary"})
+    assert (pair.a.start == pair.b.start) == pair.together
 
 
-def test_a_page_names_the_compared_periods(stored: Stored) -> None:
+def test_the_time_menu_has_the_compared_time(stored: Stored) -> None:
     source = stored(Served("shop", "1", 60, 28), Served("shop", "2", 30, 0, SLOW))
-    context = context_at(source, "/compare?svc=shop&from=now-6h")
+    queries = ("&from=now-6h", "&a=2026-11-20T11:30/15m&b=2026-11-20T11:45/15m&from=now-15m")
+    times = [compared_time(context_at(source, f"/compare?svc=shop{query}")) for query in queries]
 
-    assert "A: 20 Nov 11:00 – 11:30. B: 20 Nov 11:30 – 12:00." in shown(source, "/compare?svc=shop&from=now-6h")  # noqa: RUF001 - as shown
-    assert compared_time(context) == "20 Nov 11:30 – 12:00"  # noqa: RUF001 - as shown
-    assert (
-        compared_time(
-            context_at(source, "/compare?svc=shop&a=2026-11-20T11:30/15m&b=2026-11-20T11:45/15m&from=now-15m")
-        )
-        == ""
-    )
-
-
-def test_a_rolled_back_version_excludes_the_period_of_the_other(stored: Stored) -> None:
-    source = stored(Served("shop", "1", 60, 30), Served("shop", "2", 30, 15, SLOW), Served("shop", "1", 15))
-    pair = pair_of(context_at(source, "/compare?svc=shop"), default_pair)
-
-    assert not pair.together
-    assert pair.a.start < pair.b.start
+    assert times == ["20 Nov 11:30 – 12:00", ""]  # noqa: RUF001 - as shown
 
 
 def test_a_missing_side_of_the_address_is_filled_in(source: Source) -> None:
@@ -162,20 +137,14 @@ def test_a_missing_side_of_the_address_is_filled_in(source: Source) -> None:
     assert names[3] == ("2.0.0", "2026-11-20T11:45/15m")
 
 
-def test_the_verdict_lists_its_evidence(source: Source) -> None:
-    text = shown(source, "/compare?svc=vision-api")
-
-    for part in ("Regression B is", "slower at p99:", "interval", "requests", "p50 unchanged", "traffic mix unchanged"):
-        assert part in text
-    assert "Cause Preprocess" in text
+def test_a_comparison_has_a_verdict_its_evidence_and_what_was_asked(source: Source) -> None:
+    check_views("compare", source)
 
 
 def test_the_interval_describes_the_ratio_of_the_headline(source: Source) -> None:
     for address in ("/compare?svc=vision-api&a=1.0.0&b=2.0.0", "/compare?svc=vision-api&a=2.0.0&b=1.0.0"):
         context = context_at(source, address)
-        pair = asked_pair(context)
-        assert pair is not None
-        found = compared(context, pair)
+        found = compared(context, pair_of(context))
         factor = float(verdict_sentence(found).split("×")[0].split()[-1])  # noqa: RUF001 - as written
         low, high = (float(each.strip("×")) for each in interval_words(found).split(" interval ")[1].split(" to "))  # noqa: RUF001 - as written
 
@@ -187,8 +156,7 @@ def test_chart_table_and_verdict_agree(source: Source) -> None:
     context = context_at(source, "/compare?svc=vision-api&p=99")
     pair = pair_of(context)
     found = compared(context, pair, 0.99).verdict
-    page = page_at(source, "/compare?svc=vision-api&p=99")
-    chart = page_data(page.body).charts["delta"].frame
+    chart = data_at(source, "/compare?svc=vision-api&p=99").charts["delta"].frame
     assert chart is not None
     row = chart[np.isclose(chart["percentile"], 99)].iloc[0]
     totals = {"percentile", "A (ms)", "B (ms)", "change (ms)"}
@@ -202,69 +170,50 @@ def test_chart_table_and_verdict_agree(source: Source) -> None:
 
 
 def test_charts_have_tables_with_numbers(source: Source) -> None:
-    page = page_at(source, "/compare?svc=vision-api")
-    charts = page_data(page.body).charts
+    charts = data_at(source, "/compare?svc=vision-api").charts
 
     assert sorted(charts) == ["both", "delta"]
-    assert all("ms" in each.spoken and "1.0.0" in each.spoken for each in charts.values())
-    assert all(
-        isinstance(each.frame, pd.DataFrame) and not each.frame.isna().to_numpy().any() for each in charts.values()
-    )
+    for drawn in charts.values():
+        assert isinstance(drawn.frame, pd.DataFrame)
+        assert not drawn.frame.isna().to_numpy().any()
 
 
-def test_a_changed_traffic_mix_qualifies_the_verdict(stored: Stored) -> None:
-    source = stored(
-        Served("shop", "1", 10, 5, routes=("/small", "/large")), Served("shop", "2", 5, 0, SLOW, routes=("/large",))
-    )
-    text = shown(source, "/compare?svc=shop")
-
-    assert "Slower, but the traffic changed" in text
-    assert "route /large 50 % → 100 % of requests" in text
-    assert "+50 pt" in text
-
-
-def test_longer_prompts_are_a_changed_traffic_mix(stored: Stored, store: Store) -> None:
+def test_a_changed_traffic_mix_qualifies_the_verdict(stored: Stored, store: Store) -> None:
+    before = Served("shop", "1", 10, 5, routes=("/small", "/large"))
+    stored(before, Served("shop", "2", 5, 0, SLOW, routes=("/large",)))
     source = stored(Served("chat", "1", 10, 5), Served("chat", "2", 5, 0, SLOW))
     prompts(store, "1", 8 * MINUTE, 100)
     prompts(store, "2", 3 * MINUTE, 400)
-    text = shown(source, "/compare?svc=chat")
 
-    assert "Slower, but the traffic changed" in text
-    assert "median prompt +3" in text
-    assert "Prompt tokens, p50" in text
+    check_views("compare_mix", source)
 
 
 def prompts(store: Store, version: str, ago: timedelta, tokens: int) -> None:
-    counted = Histogram()
-    counted.record(tokens, 500)
+    counted = observed(tokens, 500)
     at = int((NOW - ago).timestamp()) // 10 * 10
     series = Series("chat", version, "demo", "m", "1", "/", "cuda:0", "ok")
     store.write([Batch(f"tokens {version}", [Point(series, TOKENS, "input", at, counted)])])
 
 
+def rows_of(source: Source) -> dict[str, Signal]:
+    context = context_at(source, "/compare?svc=shop")
+    return {each.name: each for each in signals(context, pair_of(context))}
+
+
 def test_error_rates_within_chance_are_equal(stored: Stored) -> None:
     few = (Served("shop", "1", 10, 5), Served("shop", "2", 5, 0))
     failed = (Served("shop", "1", 8, 7, rate=2, status="error"), Served("shop", "2", 3, 1.7, rate=2, status="error"))
-    source = stored(*few, *failed)
-    same = {
-        each.name: each
-        for each in signals(context_at(source, "/compare?svc=shop"), pair_of(context_at(source, "/compare?svc=shop")))
-    }
-    source = stored(Served("shop", "2", 4, 2, rate=20, status="error"))
-    moved = {
-        each.name: each
-        for each in signals(context_at(source, "/compare?svc=shop"), pair_of(context_at(source, "/compare?svc=shop")))
-    }
+    same = rows_of(stored(*few, *failed))["Errors"]
+    moved = rows_of(stored(Served("shop", "2", 4, 2, rate=20, status="error")))["Errors"]
 
-    assert (same["Errors"].change, same["Errors"].moved) == ("same", False)
-    assert moved["Errors"].moved
+    assert (same.change, same.moved) == ("same", False)
+    assert moved.moved
 
 
 def test_requests_in_flight_follow_littles_law(stored: Stored) -> None:
     source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 5, 0))
-    context, pair = context_at(source, "/compare?svc=shop"), pair_of(context_at(source, "/compare?svc=shop"))
-    rows = {each.name: each for each in signals(context, pair)}
-    counted = source.read.latency(pair.a)
+    rows = rows_of(source)
+    counted = source.read.latency(pair_of(context_at(source, "/compare?svc=shop")).a)
     mean = counted.sum / counted.count
 
     assert float(rows["In flight, mean"].a) == pytest.approx(20 * mean, rel=0.01)
@@ -290,32 +239,14 @@ def test_names_cannot_write_markdown(stored: Stored) -> None:
     evil = "1|[x](http://x)"
     source = stored(Served("shop", evil, 10, 5), Served("shop", "2", 5, 0, SLOW))
     context = context_at(source, "/compare?svc=shop")
-    pair = pair_of(context)
-    written = report(context, compared(context, pair))
+    written = report(context, compared(context, pair_of(context)))
 
     assert "[x](http://x)" not in written
     assert r"1\|\[x\]" in written
 
 
-def test_one_version_only_offers_windows(source: Source) -> None:
-    text = shown(source, "/compare?svc=chat-llm")
-    opened = shown(source, "/compare?svc=chat-llm&a=2026-11-20T11:20/20m&b=2026-11-20T11:40/20m")
-
-    assert "Only one version so far" in text
-    assert "Second half and first half of the window" in text
-    assert "p99 did not change" in opened
-
-
-def test_an_unknown_side_is_named(source: Source) -> None:
-    text = shown(source, "/compare?svc=vision-api&a=9.9&b=1.0.0")
-
-    assert "9.9 is not a version of vision-api that is retained" in text
-    assert "Versions 2.0.0" in text
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
+def test_no_address_breaks_the_page(source: Source) -> None:
+    for query in (
         "svc=nobody",
         "svc=vision-api&a=&b=",
         "svc=vision-api&a=1.0.0&b=1.0.0",
@@ -330,35 +261,16 @@ def test_an_unknown_side_is_named(source: Source) -> None:
         "svc=chat-llm&from=now-15m",
         "svc=%3Cb%3E",
         "",
-    ],
-)
-def test_no_address_breaks_the_page(source: Source, query: str) -> None:
-    text = shown(source, f"/compare?{query}")
-
-    assert text
-    assert "could not be rendered" not in text
-
-
-def test_buckets_of_the_future_change_nothing(stored: Stored) -> None:
-    source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 5, -4, SLOW))
-    text = shown(source, "/compare?svc=shop")
-
-    assert "slower at p99" in text
-    assert "could not be rendered" not in text
-
-
-def test_too_few_requests_are_reported_without_a_verdict(stored: Stored) -> None:
-    source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 1, 0, SLOW, rate=1))
-    text = shown(source, "/compare?svc=shop&a=1&b=2&p=99")
-
-    assert "Not enough data" in text
-    assert "60 requests in B: p99 needs 1,000" in text
+    ):
+        text = shown(source, f"/compare?{query}")
+        assert text, query
+        assert "could not be rendered" not in text, query
 
 
 def test_past_versions_are_queried_once(stored: Stored) -> None:
     source = stored(Served("shop", "1", 60, 30), Served("shop", "2", 30, 10, SLOW))
-    pair = pair_of(context_at(source, "/compare?svc=shop"))
     context = context_at(source, "/compare?svc=shop")
+    pair = pair_of(context)
     first = compared(context, pair)
     stored(Served("shop", "2", 10, 9, FAST))
 

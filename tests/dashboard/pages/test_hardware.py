@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -24,9 +24,7 @@ from stagelens.core.hardware import (
     Measure,
     hardware_key,
 )
-from stagelens.core.histogram import Histogram
 from stagelens.core.names import HARDWARE
-from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.figures.over_time import hardware_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
 from stagelens.dashboard.pages.hardware import (
@@ -40,7 +38,7 @@ from stagelens.dashboard.pages.hardware import (
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import children, text_of
 from stagelens.store import Batch, Point, Series, Store
-from tests.dashboard.rendering import shown
+from tests.dashboard.rendering import check_views, observed, source_of
 from tests.dashboard.served_versions import NOW, Served, write
 
 AT = datetime(2026, 11, 20, 11, tzinfo=UTC)
@@ -80,23 +78,17 @@ def test_each_line_of_a_device_has_a_name(busy: Sequence[float], black: Sequence
     assert legend == [*black, *grey]
 
 
-def test_gpu_utilization_is_shown_where_there_are_gpus() -> None:
-    found = frame((0, GPU, "a/gpu0", 0.9), (1, GPU, "a/gpu0", 0.7), (0, GPU, "b/gpu0", 0.2), (0, CPU_SHARE, "a:1", 1.0))
-
-    assert utilization(found)[0] == "GPU"
-    assert mean_utilization(found) == pytest.approx(0.6)
-
-
-def test_a_mig_slice_without_utilization_is_not_idle() -> None:
-    assert mean_utilization(frame((0, GPU_MEMORY, "a/gpu0.1", 5e9), (0, CPU_SHARE, "a:1", 0.4))) is None
-
-
-def test_the_processes_of_a_machine_share_its_cpus() -> None:
-    found = frame(
-        (0, CPU_SHARE, "a:1", 0.3), (0, CPU_SHARE, "a:2", 0.3), (0, CPU_SHARE, "b:1", 0.8), (0, CPU_SHARE, "b:2", 0.8)
+def test_utilization_is_that_of_gpus_or_of_the_processes_of_a_machine() -> None:
+    gpus = frame((0, GPU, "a/gpu0", 0.9), (1, GPU, "a/gpu0", 0.7), (0, GPU, "b/gpu0", 0.2), (0, CPU_SHARE, "a:1", 1.0))
+    cpus = frame(
+        *((0, CPU_SHARE, f"{host}:{number}", share) for host, share in (("a", 0.3), ("b", 0.8)) for number in "12")
     )
 
-    assert mean_utilization(found) == pytest.approx((0.6 + 1.0) / 2)
+    assert utilization(gpus)[0] == "GPU"
+    assert mean_utilization(gpus) == pytest.approx(0.6)
+    assert mean_utilization(cpus) == pytest.approx((0.6 + 1.0) / 2)
+    # A slice of a GPU without utilization is not idle.
+    assert mean_utilization(frame((0, GPU_MEMORY, "a/gpu0.1", 5e9), (0, CPU_SHARE, "a:1", 0.4))) is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.001, 100)), max_size=60))
@@ -111,10 +103,11 @@ def test_slow_steps_are_compared_with_the_remaining_steps(samples: list[tuple[fl
         assert found.slow * len(slow) + found.other * (len(samples) - len(slow)) == pytest.approx(sum(shares))
 
 
-def machines(store: Store, *, gpu: bool = True, explains: bool = True) -> None:
+def machines(store: Store, *, is_cause: bool) -> None:
+    """Write the load of one machine; with a GPU if it is the cause of slow requests."""
     points: list[Point] = []
     for seconds in range(0, 1800, 10):
-        bad = explains and (seconds // 60) in BAD_MINUTES
+        bad = is_cause and (seconds // 60) in BAD_MINUTES
         values = {
             (CPU, "web-1:7"): 1.0,
             (CPU_SHARE, "web-1:7"): 0.95 if bad else 0.25,
@@ -122,66 +115,25 @@ def machines(store: Store, *, gpu: bool = True, explains: bool = True) -> None:
             (HOST_CPU, "web-1"): 0.5,
             (THROTTLED, "web-1:7"): 0.8 if bad else 0.0,
         }
-        if gpu:
+        if is_cause:
             values[GPU, "web-1/gpu0"] = 0.9 if bad else 0.3
         for (measure, place), value in values.items():
-            observed = Histogram()
-            observed.record(value)
-            at = int((NOW - timedelta(minutes=30)).timestamp()) + seconds
-            points.append(Point(Series("shop", "1"), HARDWARE, hardware_key(measure.key, place), at, observed))
+            key, at = hardware_key(measure.key, place), int((NOW - timedelta(minutes=30)).timestamp()) + seconds
+            points.append(Point(Series("shop", "1"), HARDWARE, key, at, observed(value)))
     store.write([Batch("machines", points)])
 
 
 @pytest.fixture
-def store(traffic: ModuleType, tmp_path: Path) -> Iterator[Store]:
-    store = Store.open(f"sqlite:///{tmp_path}/s.db", clock=NOW.timestamp)
-    slow = {"forward": 200.0, "overhead": 1.0}
+def source(traffic: ModuleType, store: Store, tmp_path: Path) -> Source:
     first, last = BAD_MINUTES[0], BAD_MINUTES[-1] + 1
-    write(
-        store,
-        traffic,
-        Served("shop", "1", 30, 30 - first),
-        Served("shop", "1", 30 - first, 30 - last, stages=slow),
-        Served("shop", "1", 30 - last),
-    )
-    yield store
-    store.close()
+    slow = Served("shop", "1", 30 - first, 30 - last, stages={"forward": 200.0, "overhead": 1.0})
+    write(store, traffic, Served("shop", "1", 30, 30 - first), slow, Served("shop", "1", 30 - last))
+    return source_of(store, tmp_path, prices="currency: $\nprices: [{service: shop, per_hour: 36}]")
 
 
-@pytest.fixture
-def source(store: Store, tmp_path: Path) -> Source:
-    (tmp_path / "prices.yaml").write_text("currency: $\nprices: [{service: shop, per_hour: 36}]", encoding="utf-8")
-    return Source(store, None, NOW.timestamp, config=DashboardConfig(prices=tmp_path / "prices.yaml"))
+@pytest.mark.parametrize("case", ["explains", "equal", "none"])
+def test_the_page_reports_machine_load_during_slow_requests(store: Store, source: Source, case: str) -> None:
+    if case != "none":
+        machines(store, is_cause=case == "explains")
 
-
-def test_the_page_reports_machine_load_during_slow_requests(store: Store, source: Source) -> None:
-    machines(store)
-    text = shown(source, PAGE)
-
-    assert "In the slowest tenth of the time" in text
-    assert "GPUs were 90" in text
-    assert "The container was throttled at its CPU limit in 80" in text
-    assert "CPUs of the whole machine" not in text
-    assert "could not be rendered" not in text
-
-
-def test_an_equally_busy_machine_explains_nothing(store: Store, source: Source) -> None:
-    machines(store, gpu=False, explains=False)
-    text = shown(source, PAGE)
-
-    assert "busy, as at other times: their load is not the cause" in text
-    assert "pip install '.[gpu]'" in text
-
-
-def test_request_cost_is_split_by_the_busy_share(store: Store, source: Source) -> None:
-    machines(store)
-    text = shown(source, PAGE).replace("\u202f", " ")
-
-    assert "GPUs busy 36 % of the time: of $500 per 1 M, $180 is for busy and $320 for idle machines." in text
-
-
-def test_without_machine_metrics_the_page_explains_how_to_get_them(source: Source) -> None:
-    text = shown(source, PAGE)
-
-    assert "No host metrics in this window" in text
-    assert "for machines that waited" not in text
+    check_views(f"hardware_{case}", source, PAGE)

@@ -1,31 +1,33 @@
-"""One fact, one number: pages and API of a store with a slow release, a burning objective and a failing service."""
+"""One fact, one number: pages, API, alerts and commands say the same of the same data."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from flask.testing import FlaskClient
 
-from stagelens.alerts.objectives.slo_file import LiveSloFile
-from stagelens.alerts.reader import AlertsReader
-from stagelens.dashboard.config import DashboardConfig
+from stagelens.alerts.regression.findings import merged_latency
+from stagelens.analysis.regression.scoring import WindowScore
+from stagelens.analysis.regression.statistic import END_TO_END, Row
+from stagelens.analysis.regression.verdict import make_verdict
+from stagelens.cli.compare_output import json_text, verdict
+from stagelens.cli.comparison import Side, compare_sides
+from stagelens.dashboard.pages.comparison import compared, newest_pair
 from stagelens.dashboard.ui.format import percent, times
-from stagelens.dashboard.web.app import Dashboard
-from stagelens.store import Store
-from tests.dashboard.burning_slos import ENV, SLO
-from tests.dashboard.served_versions import NOW
-from tests.support.raw_requests import NOON, Clock, Request, Site
+from stagelens.store import Series, Store
+from tests.dashboard.burning_slos import SLO
+from tests.dashboard.rendering import alerts_of, client_of, context_at, plain, write_requests
+from tests.dashboard.served_versions import FAST, SLOW, Served, write
 
 
 @pytest.fixture
 def client(burning_store: Store, tmp_path: Path) -> FlaskClient:
-    path = tmp_path / "slo.yaml"
-    path.write_text(SLO, encoding="utf-8")
-    alerts = AlertsReader(burning_store, LiveSloFile(path, ENV))
-    return Dashboard(DashboardConfig(), burning_store, alerts, clock=NOW.timestamp).server.test_client()
+    return client_of(burning_store, alerts_of(burning_store, tmp_path, SLO))
 
 
 def rows(client: FlaskClient, query: str) -> Iterator[dict[str, object]]:
@@ -37,12 +39,12 @@ def rows(client: FlaskClient, query: str) -> Iterator[dict[str, object]]:
 def texts(client: FlaskClient) -> dict[str, str]:
     incidents = [f"/incidents/{each['id']}" for each in rows(client, "incidents")]
     pages = ["/", "/slo", "/slo/hot-latency", "/regressions", "/incidents", "/events", "/s/hot", "/s/failing"]
-    return {path: plain(client.get(path).text) for path in [*pages, *incidents]}
+    return {path: words(client.get(path).text) for path in [*pages, *incidents]}
 
 
-def plain(html: str) -> str:
+def words(html: str) -> str:
     bare = re.sub(r"<(script|style).*?</\1>", "", html, flags=re.DOTALL)
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", bare)).replace("\u202f", " ")
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", plain(bare)))
 
 
 def test_the_growth_of_a_stage_has_one_number_for_one_basis(client: FlaskClient) -> None:
@@ -86,7 +88,7 @@ def test_a_burn_rate_has_its_window_and_one_number_for_each(client: FlaskClient)
 def test_the_change_of_p99_has_one_number_for_one_pair(client: FlaskClient) -> None:
     found = texts(client)
     verdict = client.get("/api/v1/query/compare?service=hot&a=1&b=2").get_json()["verdict"]
-    change = percent(verdict["ratio"] - 1).replace("\u202f", " ")
+    change = plain(percent(verdict["ratio"] - 1))
 
     assert f"p99 rose {change} from 1 to 2" in found["/"]
     assert f"p99 +{change}" in found["/regressions"]
@@ -95,13 +97,55 @@ def test_the_change_of_p99_has_one_number_for_one_pair(client: FlaskClient) -> N
     assert f"{float(str(fleet['p99_seconds'])) * 1e3:.1f} ms" in side
 
 
-def test_a_service_with_few_requests_has_a_number_in_the_side_bar(tmp_path: Path) -> None:
-    site = Site(f"sqlite:///{tmp_path / 'few.db'}", {}, Clock(NOON))
-    site.write([Request({"forward": 1_000_000 * (place + 10)}, NOON - 60) for place in range(300)])
-    client = Dashboard(DashboardConfig(), site.store, None, clock=site.clock).server.test_client()
-    page, (fleet,) = client.get("/").text.replace("\u202f", " "), rows(client, "fleet")
-    site.close()
+def test_a_service_with_few_requests_has_a_number_in_the_side_bar(store: Store) -> None:
+    write_requests(store, Series("few"), seconds=0.16, count=300)
+    client = client_of(store)
+    page, (fleet,) = plain(client.get("/").text), rows(client, "fleet")
 
     assert fleet["p99_seconds"] is None
     assert f">p50 {float(str(fleet['p50_seconds'])) * 1e3:.0f} ms<" in page
     assert "p99 needs 1,000 requests" in page
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rate", "kind", "sentence"),
+    [
+        (FAST, SLOW, 20, "regression", "B is slower at p99"),
+        (SLOW, FAST, 20, "improvement", "B is faster at p99"),
+        (FAST, FAST, 20, "same", "No significant difference at p99"),
+        (FAST, {**FAST, "forward": 10.2}, 20, "same", "No significant difference at p99"),
+        (FAST, SLOW, 1, "not_enough", "Too few requests to compare p99"),
+    ],
+)
+def test_page_api_alert_and_cli_give_the_same_verdict(  # noqa: PLR0917 - a case of the table
+    store: Store,
+    traffic: ModuleType,
+    before: dict[str, float],
+    after: dict[str, float],
+    rate: int,
+    kind: str,
+    sentence: str,
+) -> None:
+    versions = Served("shop", "1.0", 20, 10, before, rate), Served("shop", "2.0", 10, 0, after, rate)
+    source = write(store, traffic, *versions)
+    context = context_at(source, "/compare?svc=shop")
+    pair = newest_pair(context)
+    assert pair is not None
+
+    page = compared(context, pair, 0.99).verdict
+    api = client_of(store).get("/api/v1/query/compare?service=shop&p=99").get_json()
+    command = compare_sides(source.read, Side("A", pair.a), Side("B", pair.b), 0.99, [])
+    sides = merged_latency(source.read, [pair.a]), merged_latency(source.read, [pair.b])
+    alert = make_verdict(Row(END_TO_END, 0.99, 0, 1.0, 0.01, 0.4), WindowScore(0, 9.0, 1.0, 0.5), *sides)
+
+    assert (page.kind, api["verdict"]["kind"], command.at.kind) == (kind, kind, kind)
+    assert verdict(command).startswith(sentence)
+    interval = page.ratio, page.ratio_low, page.ratio_high
+    printed = next(each for each in json.loads(json_text(command))["latency"] if each["percentile"] == "p99")
+    assert printed["verdict"] == kind
+    for found in (api["verdict"], api["summary"], printed):
+        assert (found["ratio"], found["ratio_low"], found["ratio_high"]) == pytest.approx(interval)
+    assert (command.at.ratio, command.at.ratio_low, command.at.ratio_high) == interval
+    assert alert.change is not None
+    assert (alert.change.value, alert.change.low, alert.change.high) == interval
+    assert (command.at.low > 0) == (alert.change.low > 1)

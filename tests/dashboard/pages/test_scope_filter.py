@@ -1,15 +1,14 @@
-"""A page about one version, model or route: every number is of those requests alone, and every link keeps or ends the choice."""
+"""Pages about one version, model or route, or about warm requests only: every number is of those alone, and links keep or end the choice."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from html import escape
+from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import pandas as pd
 import pytest
@@ -18,21 +17,24 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.evaluation.evidence import dashboard_link
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import LiveSloFile
-from stagelens.alerts.reader import AlertsReader
-from stagelens.core.histogram import Histogram
-from stagelens.core.names import REQUEST_DURATION
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.pages.page import Context
+from stagelens.core.names import REPLICA_AGE, REQUEST_DURATION
+from stagelens.dashboard.pages.page import Context, Page
 from stagelens.dashboard.pages.regressions import compare_releases
 from stagelens.dashboard.source import Source
-from stagelens.dashboard.ui.format import TIMES
 from stagelens.dashboard.ui.page_export import PageData, as_html, page_data, text_of
 from stagelens.dashboard.view import ORDER, address, parse
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, Point, Series, Store
 from stagelens.store.schema import storable_name as stored
-from tests.dashboard.rendering import context_at, links_in, page_at
+from tests.dashboard.rendering import (
+    check_views,
+    client_of,
+    context_at,
+    data_at,
+    observed,
+    page_at,
+    source_of,
+)
+from tests.dashboard.rollout import COLD, WARM, batch, loaded
 from tests.dashboard.served_versions import NOW
 
 CHAT, ODD = "/v1/chat", "/v1/模型 {id}?a=b&c#d+%20"
@@ -57,12 +59,10 @@ def batches(traffic: ModuleType, route: str, model: str, seed: int) -> Iterator[
         yield replace(made, id=f"{route}:{at}")
 
 
-def one(service: str, route: str, number: int = 0) -> Batch:
-    histogram = Histogram()
-    histogram.record(0.1)
+def one(service: str, route: str) -> Batch:
     at = int(NOW.timestamp()) // 10 * 10 - 60
-    point = Point(Series(service, "1", route=route), REQUEST_DURATION, "forward", at, histogram)
-    return Batch(f"{service}:{route}:{number}", [point])
+    point = Point(Series(service, "1", route=route), REQUEST_DURATION, "forward", at, observed(0.1))
+    return Batch(f"{service}:{route}", [point])
 
 
 @pytest.fixture(scope="module")
@@ -82,22 +82,7 @@ def alone(traffic: ModuleType, store_of: Callable[[Iterable[Batch]], Store]) -> 
 
 @pytest.fixture(scope="module")
 def source(mixed: Store) -> Source:
-    return Source(mixed, None, NOW.timestamp)
-
-
-@pytest.fixture(scope="module")
-def with_objectives(mixed: Store, tmp_path_factory: pytest.TempPathFactory) -> Source:
-    path = tmp_path_factory.mktemp("slos") / "slo.yaml"
-    path.write_text(SLOS, encoding="utf-8")
-    return Source(mixed, AlertsReader(mixed, LiveSloFile(path, {})), NOW.timestamp)
-
-
-def page_data_of(source: Source, address: str) -> PageData:
-    return page_data(page_at(source, address).body)
-
-
-def html_of(source: Source, address: str) -> str:
-    return as_html(page_at(source, address).body)
+    return source_of(mixed)
 
 
 def same(one: PageData, other: PageData) -> None:
@@ -113,9 +98,9 @@ def same(one: PageData, other: PageData) -> None:
 
 @pytest.mark.parametrize("path", TABS)
 def test_the_page_contains_no_excluded_requests(mixed: Store, alone: Store, path: str) -> None:
-    all_of_it = page_at(Source(alone, None, NOW.timestamp), f"{path}?{WINDOW}")
+    all_of_it = page_at(source_of(alone), f"{path}?{WINDOW}")
     for part in (ROUTE, "m=small", f"m=small&{ROUTE}", f"v=1.0.0&m=small&{ROUTE}"):
-        part_of_it = page_at(Source(mixed, None, NOW.timestamp), f"{path}?{WINDOW}&{part}")
+        part_of_it = page_at(source_of(mixed), f"{path}?{WINDOW}&{part}")
         # Without the head, which says that there is more.
         words, expected = ([text_of(node) for node in each.body[2:]] for each in (part_of_it, all_of_it))
 
@@ -123,70 +108,39 @@ def test_the_page_contains_no_excluded_requests(mixed: Store, alone: Store, path
         same(page_data(part_of_it.body), page_data(all_of_it.body))
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        f"/s/chat/capacity?{WINDOW}",
-        "/compare?svc=chat&a=2026-11-20T11:45/7m&b=2026-11-20T11:52/7m",
-        f"/traces?svc=chat&{WINDOW}",
-    ],
-)
-def test_related_pages_contain_no_excluded_requests(mixed: Store, alone: Store, address: str) -> None:
-    part_of_it = page_data_of(Source(mixed, None, NOW.timestamp), f"{address}&{ROUTE}")
+def test_related_pages_contain_no_excluded_requests(mixed: Store, alone: Store) -> None:
+    compare = "/compare?svc=chat&a=2026-11-20T11:45/7m&b=2026-11-20T11:52/7m"
+    for page in (f"/s/chat/capacity?{WINDOW}", compare, f"/traces?svc=chat&{WINDOW}"):
+        part_of_it = data_at(source_of(mixed), f"{page}&{ROUTE}")
 
-    assert part_of_it.charts or part_of_it.tables
-    same(part_of_it, page_data_of(Source(alone, None, NOW.timestamp), address))
+        assert part_of_it.charts or part_of_it.tables
+        same(part_of_it, data_at(source_of(alone), page))
 
 
 def test_api_queries_accept_the_scope_filter(mixed: Store, alone: Store) -> None:
-    clients = [
-        Dashboard(DashboardConfig(), each, None, clock=NOW.timestamp).server.test_client() for each in (mixed, alone)
-    ]
+    clients = [client_of(each) for each in (mixed, alone)]
     sides = {"a": "2026-11-20T11:45/7m", "b": "2026-11-20T11:52/7m"}
     for question, more in (("breakdown", {}), ("latency", {}), ("compare", sides)):
         asked = {"service": "chat", "from": "now-15m", **more}
         part_of_it, all_of_it = (
-            client.get(f"/api/v1/query/{question}", query_string=asked | part).json
+            client.get(f"/api/v1/query/{question}", query_string=asked | part).get_json()
             for client, part in zip(clients, ({"route": CHAT, "model": "small"}, {}), strict=True)
         )
-        assert part_of_it is not None
         assert part_of_it["rows"]
-        assert {**part_of_it, "revision": 0} == {**(all_of_it or {}), "revision": 0}
+        assert {**part_of_it, "revision": 0} == {**all_of_it, "revision": 0}
     view = {"path": "/s/chat", "from": "now-15m", "table": "Slow exemplars", "format": "csv"}
-    tables = [client.get("/api/v1/view", query_string=view | part).text for client, part in zip(clients, ({"r": CHAT}, {}), strict=True)]  # fmt: skip
+    part, whole = (
+        clients[0].get("/api/v1/view", query_string={**view, "r": CHAT}),
+        clients[1].get("/api/v1/view", query_string=view),
+    )
     report = clients[0].get("/report", query_string={"path": "/s/chat", "from": "now-15m", "r": ODD}).text
 
-    assert tables[0] == tables[1]
+    assert part.text == whole.text
     assert f"Route {ODD}: show all routes".replace("&", "&amp;") in report
 
 
-def test_a_route_is_chosen_in_a_menu_and_ended_by_its_chip(source: Source) -> None:
-    offered = links_in(page_at(source, f"/s/chat?{WINDOW}").body)
-    chosen = page_at(source, f"/s/chat?{ODD_ROUTE}&{WINDOW}")
-    back = links_in(chosen.body)
-    marked = re.findall(r'<a [^>]*aria-current="true"[^>]*>(?!<span>).*?</a>', as_html(chosen.body))
-
-    assert offered[ODD] == address("/s/chat", {"r": ODD, "from": "now-15m"})
-    assert back[f"Route {ODD} {TIMES}"] == "/s/chat?from=now-15m"
-    assert back["Any route"] == "/s/chat?from=now-15m"
-    assert 'title="Route: any"' in html_of(source, f"/s/chat?{WINDOW}")
-    assert [each for each in marked if escape(ODD) in each]
-
-
-@pytest.mark.parametrize(("service", "menu"), [("lonely", False), ("chat", True), ("many", True), ("capped", True)])
-def test_a_single_route_has_no_menu(source: Source, service: str, menu: bool) -> None:
-    for path in (f"/s/{service}", f"/s/{service}/traces", f"/compare?svc={service}"):
-        assert ("Route: any" in html_of(source, path)) is menu, path
-
-
-def test_a_menu_of_many_routes_accepts_unlisted_ones(source: Source) -> None:
-    html = html_of(source, "/s/many")
-
-    assert len(set(re.findall(r"r=/(\d{3})", html))) == 40
-    assert 'data-field="r"' in html
-    assert 'data-field="r"' not in html_of(source, "/s/chat")
-    assert context_at(source, "/s/capped?r=__other__").selection.route == "__other__"
-    assert "No request of route" not in html_of(source, "/s/capped?r=__other__")
+def test_a_scope_is_offered_where_there_are_several_kept_in_links_named_and_ended(source: Source) -> None:
+    check_views("scope", source)
 
 
 def test_a_route_truncated_by_the_store_is_found(source: Source) -> None:
@@ -199,21 +153,8 @@ def test_a_route_truncated_by_the_store_is_found(source: Source) -> None:
     assert long not in html
 
 
-@pytest.mark.parametrize("path", [*TABS, "/s/chat/capacity"])
-def test_links_within_the_service_preserve_the_scope(source: Source, path: str) -> None:
-    found = links_in(page_at(source, f"{path}?v=1.0.0&m=small&{ROUTE}&{WINDOW}").body)
-    queries = {words: parse_qs(urlsplit(href).query) for words, href in found.items()}
-    scopes = {words: {key: query[key][0] for key in "vmr" if key in query} for words, query in queries.items()}
-    whole = {"v": "1.0.0", "m": "small", "r": CHAT}
-
-    tabs = ("Traces", "Tokens", "Capacity & cost", "Advice", "Breakdown")
-    assert [scopes[each] for each in tabs] == [whole] * 5
-    assert scopes["Compare"] == {"m": "small", "r": CHAT}
-    assert all(scopes[each] == whole for each in ("All traces →", "Ways to fix this →") if each in scopes)
-
-
 def test_links_to_other_services_drop_the_scope(filled: Store) -> None:
-    source = Source(filled, None, NOW.timestamp)
+    source = source_of(filled)
     addresses = ("/s/chat-llm", "/s/chat-llm?m=llama-3-8b&r=/v1/chat/completions")
     whole, part = (compare_releases(context_at(source, each)) for each in addresses)
 
@@ -221,53 +162,13 @@ def test_links_to_other_services_drop_the_scope(filled: Store) -> None:
     assert [each.comparison.verdict for each in part] == [each.comparison.verdict for each in whole]
 
 
-@pytest.mark.parametrize("path", ["/s/chat", "/s/chat/traces", "/s/chat/capacity", "/traces?svc=chat", "/compare?svc=chat&a=2026-11-20T11:45/7m&b=2026-11-20T11:52/7m"])  # fmt: skip
-@pytest.mark.parametrize(
-    ("part", "words", "out"),
-    [
-        ("r=/nope", "No request of route /nope", {"All routes": {}}),
-        ("r=%3Cb%3E&m=small", "No request of model small and route <b>", {"All routes": {"m": "small"}}),
-        (f"{ROUTE}&m=large", f"No request of model large and route {CHAT}", {"All routes": {"m": "large"}, "All models": {"r": CHAT}}),
-        ("r=/nope&m=nope", "No request of model nope and route /nope", {"All routes": {"m": "nope"}, "All models": {"r": "/nope"}}),
-    ],
-)  # fmt: skip
-def test_a_scope_without_requests_is_named_and_can_be_removed(
-    source: Source, path: str, part: str, words: str, out: dict[str, dict[str, str]]
-) -> None:
-    made = page_at(source, f"{path}{'&' if '?' in path else '?'}{part}")
-    found = {name: parse_qs(urlsplit(href).query) for name, href in links_in(made.body).items()}
-
-    assert words in text_of(made.body)
-    for name, left in out.items():
-        assert {key: found[name][key][0] for key in "mr" if key in found[name]} == left
-
-
-def test_a_silent_service_is_not_attributed_to_the_scope(source: Source) -> None:
-    text = text_of(page_at(source, f"/s/chat?{ROUTE}&from=2026-11-20T06:00&to=2026-11-20T07:00").body)
-
-    assert "No request in this window" in text
-    assert "Go to last data" in text
-
-
-def test_missing_errors_are_not_attributed_to_the_scope(source: Source) -> None:
-    text = text_of(page_at(source, "/traces?svc=lonely&r=/a&err=1").body)
-
-    assert "No request of route" not in text
-    assert "No retained request matches" in text
-
-
-def test_an_objective_of_one_route_is_not_drawn_for_all_routes(with_objectives: Source) -> None:
+def test_an_objective_of_one_route_is_not_drawn_for_all_routes(mixed: Store, tmp_path: Path) -> None:
+    with_objectives = source_of(mixed, tmp_path, SLOS)
     addresses = ("/s/chat", f"/s/chat?{ROUTE}", f"/s/chat?{ODD_ROUTE}", "/s/pair", "/s/pair?r=/a", "/s/pair?r=/b")
     found = [context_at(with_objectives, each) for each in addresses]
 
     assert [each.threshold_seconds for each in found] == [30.0, 20.0, 30.0, None, None, 1.0]
-    assert [_whose(with_objectives, each) for each in addresses[:4]] == ["", "", "all routes", "route /b"]
-
-
-def _whose(source: Source, address: str) -> str:
-    tile = " ".join(map(text_of, page_at(source, address).body)).partition("Error budget")[2]
-    found = re.match(r"\D*[\d.]+\W+left (?:of \d+ d )?(all routes|route \S+) ·", tile)
-    return found[1] if found else ""
+    check_views("scope_objectives", with_objectives)
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)
@@ -306,3 +207,79 @@ def test_any_scope_survives_its_address(version: str, model: str, route: str) ->
     assert view.scope == scope
     assert [each.scope for each in again] == [scope, scope]
     assert view.of_whole_services().scope == {}
+
+
+COLD_TABS = ("/s/shop", "/s/shop/traces", "/s/shop/advice")
+
+
+@pytest.fixture(scope="module")
+def stores(store_of: Callable[[Iterable[Batch]], Store]) -> tuple[Store, Store]:
+    """A service after a rollout, with 23 cold requests, and the same had all of its requests been warm."""
+    warm = [batch(WARM, "forward", 0.01 * (1 + ago % 3), ago) for ago in range(20, 1020, 20)]
+    cold = batch(COLD, "load", 3.0, 400, requests=23)
+    return store_of([*warm, cold]), store_of(warm)
+
+
+def page(store: Store, address: str) -> Page:
+    return page_at(source_of(store), address)
+
+
+def page_body(found: Page) -> tuple[object, ...]:
+    """Content of a page below its head, which contains the number of excluded requests."""
+    shown = page_data(found.body)
+    charts = {name: (drawn.spoken, str(drawn.frame)) for name, drawn in shown.charts.items()}
+    return charts, shown.tables, [text_of(node) for node in found.body[2:]]
+
+
+@pytest.mark.parametrize("path", COLD_TABS)
+def test_excluded_cold_requests_are_not_on_the_page(stores: tuple[Store, Store], path: str) -> None:
+    mixed, warm = stores
+    address = f"{path}?svc=shop&from=now-15m"
+    without, none, all_of_it = (
+        page_body(page(store, address + more)) for store, more in ((mixed, "&cold=0"), (warm, ""), (mixed, ""))
+    )
+
+    assert without == none
+    assert all_of_it != none
+
+
+@pytest.mark.parametrize("path", ["/s/shop", "/traces", "/compare"])
+def test_the_cold_switch_shows_the_number_of_requests(stores: tuple[Store, Store], path: str) -> None:
+    mixed, warm = stores
+    address = f"{path}?svc=shop&from=now-15m"
+    texts = [text_of(page(*each).body) for each in ((mixed, address), (mixed, f"{address}&cold=0"), (warm, address))]
+
+    assert ["Exclude 23 cold" in each for each in texts] == [True, False, False]
+    assert ["23 cold" in each for each in texts] == [True, True, False]
+
+
+def test_an_address_without_a_valid_choice_shows_all(stores: tuple[Store, Store]) -> None:
+    mixed, _ = stores
+    query = {"service": "shop", "from": "now-15m"}
+    keys: tuple[dict[str, str], ...] = ({}, {"cold": "0"}, {"cold": "1"}, {"cold": "no"})
+    counted = [client_of(mixed).get("/api/v1/query/latency", query_string=query | key).get_json() for key in keys]
+    all_of_it, wrong = (page_body(page(mixed, f"/s/shop?from=now-15m{each}")) for each in ("", "&cold=no"))
+
+    assert wrong == all_of_it
+    assert [each["requests"] for each in counted[:3]] == [923, 900, 23]
+    assert counted[3]["key"] == "cold"
+
+
+def test_replicas_are_listed_with_age_and_loads_and_the_cost_of_cold_starts(
+    store_of: Callable[[Iterable[Batch]], Store],
+) -> None:
+    cold = [loaded("young", "start", 12, 8.0), loaded("young", "read", 13, 6.0, "resnet")]
+    cold += [loaded("old", "start", 90_000, 3.0), loaded("old", "read", 90_000, 1.5, "resnet")]
+    cold += [loaded("old", "read", 90_001, 0.5, "resnet")]
+    alive = replace(batch(WARM, "forward", 0.01, 20), instance="young")
+    many = replace(batch(WARM, "forward", 0.01, 20, 2000), loads=[loaded("young", "start", 12, 8.0)])
+    made = batch(COLD, "load", 3.0, 20)
+    aged = replace(made.traces[0], attributes={REPLICA_AGE: 12_400_000_000})
+    for name, batches in (
+        ("listed", [replace(alive, loads=cold), made]),
+        # p99 is that of cold requests.
+        ("slow", [many, batch(COLD, "load", 3.0, 20, 40)]),
+        ("only", [made]),
+        ("trace", [replace(made, traces=[aged])]),
+    ):
+        check_views(f"cold_{name}", source_of(store_of(batches)))

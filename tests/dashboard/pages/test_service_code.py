@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from flask.testing import FlaskClient
 
 from stagelens.analysis.profile import FunctionGrowth, ProfileBand
 from stagelens.core.errors import ConfigError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.service_code import functions_card, source_address
+from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import as_html
-from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
+from tests.dashboard.rendering import check_views, client_of
 from tests.dashboard.served_versions import NOW
 
 
@@ -32,12 +34,9 @@ def test_the_slow_function_is_shown_with_its_option() -> None:
     assert "more3" in page
 
 
-def test_few_samples_are_named_and_no_samples_are_not() -> None:
+def test_few_samples_and_short_functions_are_named_and_no_samples_are_not() -> None:
     assert "sampled 4 of the requests at p99, and needs 5" in shown(band(0, 0.0), band(4.9, 0.18))
     assert shown(band(0, 0.0), band(0, 0.0)) == ""
-
-
-def test_enough_samples_of_short_functions_are_not_too_few() -> None:
     assert "No function takes 0.05 ms" in shown(band(20, 4e-5), band(20, 4e-5))
 
 
@@ -48,11 +47,8 @@ def test_without_a_median_no_change_is_claimed() -> None:
 
 
 def test_functions_link_to_their_line(filled: Store) -> None:
-    config = DashboardConfig.from_env(
-        {"STAGELENS_SOURCE_URL": "https://git.example/{service}/blob/{version}/{file}#L{line}"}
-    )
-    client = Dashboard(config, filled, None, clock=NOW.timestamp).server.test_client()
-    page = client.get("/s/vision-api?v=2.0.0").text
+    address = "https://git.example/{service}/blob/{version}/{file}#L{line}"
+    page = client_of(filled, source_url=address).get("/s/vision-api?v=2.0.0").text
 
     assert 'href="https://git.example/vision-api/blob/2.0.0/serve.py#L41"' in page
     assert "httptools_impl.py#L" not in page
@@ -86,32 +82,12 @@ def test_an_invalid_source_url_is_named_at_startup(url: str) -> None:
 
 
 def test_names_are_escaped() -> None:
-    page = shown(band(20, 0.01), band(20, 0.18, "<script>" + "x" * 90))
-    assert "<script>" not in page
+    assert "<script>" not in shown(band(20, 0.01), band(20, 0.18, "<script>" + "x" * 90))
 
 
-def test_only_a_service_with_samples_has_the_card(filled: Store) -> None:
-    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).server.test_client()
-    assert "Your code at p99" in client.get("/s/vision-api?v=2.0.0").text
-    assert "Your code at" not in client.get("/s/chat-llm").text
-
-
-def test_a_selection_has_its_own_functions(filled: Store) -> None:
-    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).server.test_client()
+def test_a_service_with_samples_and_a_selection_have_their_own_functions(source: Source, client: FlaskClient) -> None:
     end = int(NOW.timestamp())
-    slow, empty = (f"/s/vision-api?v=2.0.0&sel={low}:{end - 600}:{end}" for low in ("0.15:10", "100:200"))
-    named, few = client.get(slow).text, client.get(empty).text
-
-    assert "Your code in the selection" in named
-    assert ">Selected<" in named
-    assert "serve.py:41" in named
-    assert "sampled 0 of the requests in the selection, and needs 5" in few
-    assert "Your code at p99" not in named + few
-
-
-def test_the_api_has_the_functions_of_a_selection(filled: Store) -> None:
-    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).server.test_client()
-    end = int(NOW.timestamp())
+    check_views("functions", source)
     asked = f"/api/v1/query/profile?service=vision-api&version=2.0.0&sel=0.15:10:{end - 600}:{end}"
     found = client.get(asked).get_json()
 
@@ -119,10 +95,3 @@ def test_the_api_has_the_functions_of_a_selection(filled: Store) -> None:
     assert 0.15 < found["value_seconds"] < 10
     assert found["sampled_requests"] > 0
     assert found["rows"]
-
-
-def test_the_comparison_names_the_function_that_grew(filled: Store) -> None:
-    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).server.test_client()
-    page = client.get("/compare?svc=vision-api&a=1.0.0&b=2.0.0").text
-    assert "Functions that grew" in page
-    assert "in resize (serve.py:41)" in page

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from stagelens.alerts.evaluation.slo_status import SloStatus
-from stagelens.alerts.objectives.slo_file import read_slo_file
 from stagelens.alerts.reader import Incident
 from stagelens.analysis.burn_rate import AlertTier
 from stagelens.analysis.policies import Severity
@@ -19,10 +18,10 @@ from stagelens.dashboard.pages.regressions import Release, regressions
 from stagelens.dashboard.pages.service_status import service_status
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.routing import context_of
 from stagelens.store import Store
-from tests.dashboard.burning_slos import ENV, NOW, SLO
-from tests.dashboard.rendering import shown
+from tests.dashboard.burning_slos import SLO
+from tests.dashboard.rendering import context_at, shown, source_of
+from tests.dashboard.served_versions import NOW
 
 VIEW = parse("/", "", NOW)
 PENDING = RuleStatus(
@@ -31,17 +30,15 @@ PENDING = RuleStatus(
 
 
 @pytest.fixture
-def slo(tmp_path: Path) -> SloStatus:
-    path = tmp_path / "slo.yaml"
-    path.write_text(SLO, encoding="utf-8")
-    found = read_slo_file(path, ENV).slos[0]
-    return SloStatus(found, 1000, 0, 1.0, 1.0, 10, 0.0, 0.0, "healthy", None)
+def slo(burning_store: Store, tmp_path: Path) -> SloStatus:
+    found = source_of(burning_store, tmp_path, SLO).slos()[0]
+    return SloStatus(found.slo, 1000, 0, 1.0, 1.0, 10, 0.0, 0.0, "healthy", None)
 
 
 @pytest.fixture
 def release(burning_store: Store) -> Release:
     """Version 2 of hot, which is slower."""
-    (found,) = regressions(context_of(VIEW, Source(burning_store, None, NOW.timestamp)))
+    (found,) = regressions(context_at(source_of(burning_store), "/"))
     return found
 
 
@@ -103,7 +100,7 @@ class OneIncident:
 
 def test_all_places_show_the_same_status(burning_store: Store) -> None:
     source = Source(burning_store, OneIncident(), NOW.timestamp)
-    (row,) = (each for each in urgent_first(context_of(VIEW, source)) if each.service == "hot")
+    (row,) = (each for each in urgent_first(context_at(source, "/")) if each.service == "hot")
     overview = shown(source, "/")
 
     assert (row.state, row.status.word, row.status.note) == ("burning", "Incident", "since 11:48")

@@ -11,15 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from flask.testing import FlaskClient
 
-from stagelens.core.histogram import Histogram
-from stagelens.core.names import REQUEST_DURATION
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.source import Source
-from stagelens.dashboard.web.app import build
-from stagelens.store import Batch, Point, Series, Store
-from tests.dashboard.served_versions import NOW
+from stagelens.store import Series, Store
+from tests.dashboard.rendering import client_of, write_requests
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("/slo", "/events", "/engines", "/collectors", "/s/shop/capacity", "/incidents")
@@ -28,12 +22,9 @@ PAGES = ("/slo", "/events", "/engines", "/collectors", "/s/shop/capacity", "/inc
 @pytest.fixture(scope="module")
 def pages(open_module_store: Callable[[], Store]) -> dict[str, str]:
     store = open_module_store()
-    client: FlaskClient = build(Source(store, None, NOW.timestamp), DashboardConfig()).test_client()
+    client = client_of(store)
     shown = {"first run": client.get("/").text}
-    histogram = Histogram()
-    histogram.record(0.1)
-    point = Point(Series("shop", "1"), REQUEST_DURATION, "forward", int(NOW.timestamp()) - 300, histogram)
-    store.write([Batch("shop", [point])])
+    write_requests(store, Series("shop", "1"))
     return shown | {path: client.get(path).text for path in PAGES}
 
 

@@ -1,15 +1,16 @@
-"""One retained request: lanes, downloaded file, and the list of traces."""
+"""Retained requests: lanes and downloaded file of one, and the list with its filters, chips, columns and pages."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import pytest
+from flask.testing import FlaskClient
 from google.protobuf.json_format import ParseDict
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,14 +22,14 @@ from stagelens.analysis.waterfall import busy_ns, lane_of
 from stagelens.core import names
 from stagelens.core.errors import ConfigError
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.pages.page import Page
 from stagelens.dashboard.pages.trace import code_card, request_functions
 from stagelens.dashboard.pages.trace_timeline import Scale
 from stagelens.dashboard.source import Source
-from stagelens.dashboard.ui.page_export import as_html
+from stagelens.dashboard.ui.page_export import TableData, as_html
 from stagelens.dashboard.web.api import as_otlp
-from stagelens.store import RetainedTrace, Selection, Series, Store
-from tests.dashboard.rendering import page_at
+from stagelens.store import Batch, RetainedTrace, Selection, Series, Store
+from stagelens.store.queries import trace_search
+from tests.dashboard.rendering import check_views, data_at, html_at, links_in, page_at, shown, source_of
 from tests.dashboard.served_versions import NOW
 from tests.dashboard.tabs import Visit
 
@@ -47,10 +48,6 @@ def slow(filled: Store) -> RetainedTrace:
     found = filled.read.trace(str(frame["trace_id"].iloc[0]))
     assert found is not None
     return found
-
-
-def text(page: Page) -> str:
-    return "".join(as_html(each) for each in page.body if each is not None)
 
 
 @pytest.mark.parametrize(
@@ -105,30 +102,25 @@ def test_a_request_without_attributes_can_be_downloaded() -> None:
     assert whole["scopeSpans"][0]["spans"][0]["name"] == "request"
 
 
-def test_a_retained_request_is_downloaded(base: str, slow: RetainedTrace) -> None:
-    name = f"{slow.trace_id}-{slow.span_id}"
-    response = httpx.get(f"{base}/api/v1/traces/{name}")
-    gone = httpx.get(f"{base}/api/v1/traces/{'0' * 32}")
+def test_a_retained_request_is_downloaded(client: FlaskClient, slow: RetainedTrace) -> None:
+    response = client.get(f"/api/v1/traces/{slow.trace_id}-{slow.span_id}")
+    gone = client.get(f"/api/v1/traces/{'0' * 32}")
 
     assert response.status_code == 200
     assert f"trace-{slow.trace_id[:8]}" in response.headers["content-disposition"]
-    assert response.json()["resourceSpans"]
-    assert (gone.status_code, sorted(gone.json())) == (404, ["error", "fix", "key"])
+    assert response.get_json()["resourceSpans"]
+    assert (gone.status_code, sorted(gone.get_json())) == (404, ["error", "fix", "key"])
 
 
-def test_the_lanes_of_a_request_have_a_link(source: Source, slow: RetainedTrace) -> None:
-    shown = text(page_at(source, f"/traces/{slow.trace_id}?y=lanes"))
+def test_a_trace_has_a_waterfall_lanes_and_links(source: Source, slow: RetainedTrace) -> None:
+    check_views("trace", source)
+    check_views("traces_of_service", source)
+    lanes = html_at(source, f"/traces/{slow.trace_id}?y=lanes")
 
-    assert 'data-lane="CPU"' in shown
-    assert 'data-lane="Waiting"' in shown
-    assert "data-stage" not in shown.partition("More like this")[0]
-
-
-def test_a_trace_links_to_the_configured_tracing_backend(source: Source, slow: RetainedTrace) -> None:
-    shown = text(page_at(source, f"/traces/{slow.trace_id}"))
-
-    assert f"https://jaeger.example/trace/{slow.trace_id}" in shown
-    assert 'rel="noopener noreferrer"' in shown
+    assert 'data-lane="CPU"' in lanes
+    assert 'data-lane="Waiting"' in lanes
+    assert "data-stage" not in lanes.partition("More like this")[0]
+    assert 'rel="noopener noreferrer"' in html_at(source, f"/traces/{slow.trace_id}")
 
 
 @pytest.mark.parametrize("url", ["jaeger/{trace_id}", "https://jaeger.example/trace/", "javascript:{trace_id}"])
@@ -137,47 +129,21 @@ def test_an_invalid_tracing_backend_url_is_refused(url: str) -> None:
         DashboardConfig.from_env({"STAGELENS_TRACER_URL": url})
 
 
-def test_a_trace_that_was_not_retained_shows_the_newest_retained(source: Source) -> None:
-    shown = text(page_at(source, f"/traces/{'0' * 32}"))
-
-    assert "This trace was not retained" in shown
-    assert "Newest retained requests" in shown
+def rows(source: Source, query: str) -> int:
+    return html_at(source, f"/traces?svc=vision-api{query}").count('data-href="/traces/')
 
 
-def rows(shown: str) -> int:
-    return shown.count('data-href="/traces/')
-
-
-@pytest.mark.parametrize("query", ["min=nonsense", "max=-3", "min=1e400ms", "at=no-colon", "dom=nothing&err=2&t=x"])
-def test_invalid_filter_values_break_nothing(source: Source, query: str) -> None:
-    assert "could not be rendered" not in text(page_at(source, f"/traces?svc=vision-api&{query}"))
-
-
-def test_filters_combine(source: Source) -> None:
-    """Slower than a bound and of one stage: never more than each alone, and at most fifty."""
+def test_filters_combine_and_invalid_ones_break_nothing(source: Source, slow: RetainedTrace) -> None:
     every, slower, both, none = (
-        rows(text(page_at(source, f"/traces?svc=vision-api{query}")))
-        for query in ("", "&min=120ms", "&min=120ms&dom=preprocess", "&min=99s")
+        rows(source, each) for each in ("", "&min=120ms", "&min=120ms&dom=preprocess", "&min=99s")
     )
+    key, value = next(iter(slow.attributes.items()))
 
     assert 50 >= every >= slower >= both > none == 0
-
-
-def test_the_list_explains_its_sampling_rule(source: Source) -> None:
-    shown = text(page_at(source, "/s/vision-api/traces"))
-
-    assert "Metrics include every request. Retained:" in shown
-    assert "slowest" in shown
-    assert "and those forced by header" in shown
-    assert "random sample. Retained for 7" in shown
-
-
-def test_an_attribute_finds_the_requests_that_have_it(source: Source, slow: RetainedTrace) -> None:
-    key, value = next(iter(slow.attributes.items()))
-    shown = text(page_at(source, f"/traces?svc=vision-api&at={quote(f'{key}:{value}')}"))
-
-    assert rows(shown) > 0
-    assert rows(text(page_at(source, f"/traces?svc=vision-api&at={quote(f'{key}:no such value')}"))) == 0
+    assert rows(source, f"&at={quote(f'{key}:{value}')}") > 0
+    assert rows(source, f"&at={quote(f'{key}:no such value')}") == 0
+    for query in ("min=nonsense", "max=-3", "min=1e400ms", "at=no-colon", "dom=nothing&err=2&t=x"):
+        assert "could not be rendered" not in html_at(source, f"/traces?svc=vision-api&{query}"), query
 
 
 @pytest.fixture
@@ -246,3 +212,77 @@ def test_names_are_escaped() -> None:
     shown = code_card(sampled(f"9000 preprocess;serve:<script>{'x' * 300}@<b>.py:1"))
     assert "<script>" not in as_html(shown)
     assert "<b>" not in as_html(shown)
+
+
+NS = 1_000_000_000
+SHOP = Series("shop", "1", "prod", route="/buy")
+REPLICAS = ("shop-7f6b9:7", "shop-9xwzn:7")
+
+
+def trace(number: int, series: Series = SHOP, **attributes: str | int) -> RetainedTrace:
+    spent = {"queue" if number % 2 else "forward": number * 1_000_000}
+    return RetainedTrace(
+        trace_id=f"{number:032x}",
+        span_id=f"{number:016x}",
+        series=series,
+        started_ns=(int(NOW.timestamp()) - 60 - number) * NS,
+        duration_ns=number * 1_000_000,
+        because="slow",
+        dominant=next(iter(spent)),
+        stages_ns=spent,
+        attributes={f"inference.attribute.{key}": value for key, value in attributes.items()},
+    )
+
+
+def shop_traces() -> Iterator[RetainedTrace]:
+    """Yield 120 requests of two routes, replicas and tenants."""
+    for number in range(1, 121):
+        series = SHOP if number % 3 else replace(SHOP, route="/sell", status="error")
+        tenant = "acme, inc" if number > 100 else "bolt"
+        yield trace(
+            number, series, tenant=tenant, replica=REPLICAS[number % 2], request_size=number * 100, caller="web"
+        )
+
+
+@pytest.fixture(scope="module")
+def shop(open_module_store: Callable[[], Store]) -> Source:
+    store = open_module_store()
+    store.write([Batch("shop", traces=list(shop_traces()))])
+    return source_of(store)
+
+
+def requests(shop: Source, address: str) -> TableData:
+    return next(each for each in data_at(shop, address).tables if each.name == "Retained requests")
+
+
+def test_filters_offer_values_with_their_counts_and_chips_end_them_one_by_one(shop: Source) -> None:
+    check_views("traces", shop)
+
+
+def test_pages_are_addresses_in_a_stable_order(shop: Source) -> None:
+    pages = [requests(shop, f"/traces?err=0&t=new&n={number}") for number in (1, 2)]
+    first, second = (links_in(page_at(shop, f"/traces?err=0&t=new&n={number}").body) for number in (1, 2))
+    traces_shown = [row[1] for each in pages for row in each.rows]
+
+    assert (first["Next →"], second["← Previous"]) == ("/traces?t=new&err=0&n=2", "/traces?t=new&err=0")
+    assert ("← Previous" in first, "Next →" in second) == (False, False)
+    assert (len(traces_shown), len({row for each in pages for row in map(tuple, each.rows)})) == (80, 80)
+    assert "51 to 80 of 80" in shown(shop, "/traces?err=0&n=9")
+    assert second["Slowest"] == "/traces?err=0"
+
+
+def test_route_replica_and_chosen_attributes_are_columns(shop: Source) -> None:
+    plain, chosen = requests(shop, "/traces"), requests(shop, "/traces?at=tenant,request_size,caller")
+
+    assert plain.head[:5] == ["Time", "Trace", "Service", "Route", "Replica"]
+    assert chosen.head[3:7] == ["Route", "Replica", "tenant", "Request size"]
+    assert chosen.rows[0][3:7] == ["/sell", REPLICAS[0], "acme, inc", "4-16 kB"]
+    assert len(chosen.rows) == len(plain.rows) == 50
+
+
+def test_a_limited_search_is_said(shop: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_search, "MAX_SEARCHED", 30)
+    limited = source_of(shop.store)
+
+    assert "Only the slowest 30 of 120 retained requests were searched" in shown(limited, "/traces")
+    assert "were searched" not in shown(shop, "/traces")

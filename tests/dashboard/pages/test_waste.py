@@ -7,26 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.alerts.objectives.slo_file import LiveSloFile
-from stagelens.alerts.reader import AlertsReader
 from stagelens.core.hardware import CPU_SHARE, GPU, hardware_key
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import FAILED_CALL, HARDWARE, REQUEST_DURATION, STAGE_TIME
-from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.pages.measures import urgent_first
-from stagelens.dashboard.pages.waste import waste_card
-from stagelens.dashboard.source import Source
-from stagelens.dashboard.ui.format import THIN
-from stagelens.dashboard.ui.page_export import as_html, page_data, text_of
-from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.routing import context_of
 from stagelens.store import Batch, Point, Series, Store
 from stagelens.store.events import StoredLoad
+from tests.dashboard.rendering import check_views, source_of, write_requests
 from tests.dashboard.served_versions import NOW
 
 NS = 1_000_000_000
 AT = int(NOW.timestamp()) // 10 * 10
-WINDOW = "from=now-1h"
+CARD = "/?from=now-1h # Waste"
 PRICES = """currency: "$"
 prices:
   - {service: ocr, per_replica_hour: 5, replicas: 2}
@@ -52,61 +43,21 @@ def points() -> Iterator[Point]:
 
 
 @pytest.fixture(scope="module")
-def store(open_module_store: Callable[[], Store]) -> Store:
+def hour(open_module_store: Callable[[], Store]) -> Store:
     made = open_module_store()
     load = StoredLoad("ocr", "1", "prod", "a", "ocr-1:7", "read", "m", "", (AT - 800) * NS, (AT - 80) * NS, 720 * NS)
     made.write([Batch("hour", list(points()), loads=[load])])
     return made
 
 
-def source_of(store: Store, folder: Path, prices: str = "") -> Source:
-    path = folder / "prices.yaml"
-    path.write_text(prices)
-    alerts = AlertsReader(store, LiveSloFile(None, {}))
-    return Source(store, alerts, NOW.timestamp, config=DashboardConfig(port=0, prices=path if prices else None))
+def test_idle_machines_cost_money_where_a_price_and_their_utilization_are_known(hour: Store, tmp_path: Path) -> None:
+    check_views("waste_priced", source_of(hour, tmp_path, prices=PRICES), CARD, "/?from=now-1h&rank=calls # Waste")
 
 
-def shown(source: Source, search: str = WINDOW) -> tuple[str, list[str], list[list[str]], str]:
-    context = context_of(parse("/", search, NOW), source)
-    made = waste_card(context, urgent_first(context))
-    assert made is not None
-    table = page_data(made).tables[0]
-    text = text_of(made).replace(THIN, " ")
-    return text, table.head, [[each.replace(THIN, " ") for each in row] for row in table.rows], as_html(made)
+def test_without_prices_there_is_no_money(hour: Store, tmp_path: Path) -> None:
+    check_views("waste", source_of(hour, tmp_path), CARD)
 
 
-def test_idle_machines_cost_money_where_a_price_and_their_utilization_are_known(store: Store, tmp_path: Path) -> None:
-    text, head, rows, written = shown(source_of(store, tmp_path, PRICES))
-
-    assert head == ["Service", "Idle machines", "Waiting in queues", "Failed calls", "Cold starts"]
-    assert [row[:2] for row in rows] == [["ocr", "$7.50, 75 % idle"], ["chat", "50 % idle"]]
-    assert (rows[0][2], rows[1][3]) == ("2 h", "24.0 s, 12 calls")
-    assert rows[0][4] == "12 m, $1.00"
-    assert "in the last 1 h, by cost of idle machines" in text
-    assert "Idle machines of ocr cost $7.50 of $10.0 in the last 1 h: they worked 25 % of the time." in text
-    for tab in ("/s/ocr/capacity", "/s/ocr?", "/s/chat/advice", "/s/ocr/replicas"):
-        assert f'href="{tab}' in written
-
-
-def test_without_prices_there_is_no_money(store: Store, tmp_path: Path) -> None:
-    text, _, rows, _ = shown(source_of(store, tmp_path))
-
-    assert "$" not in text
-    assert [row[:2] for row in rows] == [["ocr", "75 % idle"], ["chat", "50 % idle"]]
-    assert "Requests of ocr waited 2 h in queues in total, in the last 1 h." in text
-
-
-def test_the_ranking_is_an_address(store: Store, tmp_path: Path) -> None:
-    _, _, rows, written = shown(source_of(store, tmp_path, PRICES), f"{WINDOW}&rank=calls")
-
-    assert [row[0] for row in rows] == ["chat"]
-    assert 'href="/?rank=queue&amp;from=now-1h"' in written
-
-
-def test_a_fleet_without_waste_has_no_card(tmp_path: Path) -> None:
-    made = Store.open(f"sqlite:///{tmp_path / 'bare.db'}", clock=NOW.timestamp)
-    made.write([Batch("a", [point("bare", REQUEST_DURATION, "forward", AT - 60, [0.1] * 10)])])
-    context = context_of(parse("/", WINDOW, NOW), source_of(made, tmp_path, PRICES))
-
-    assert waste_card(context, urgent_first(context)) is None
-    made.close()
+def test_a_fleet_without_waste_has_no_card(store: Store, tmp_path: Path) -> None:
+    write_requests(store, Series("bare", "1", "prod"))
+    check_views("waste_none", source_of(store, tmp_path, prices=PRICES), CARD)
