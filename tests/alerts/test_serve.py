@@ -73,7 +73,8 @@ def open_alerts(store: Store, slo_yaml: Path, inbox: Inbox) -> Open:
         known = {"webhook": url, "heartbeat": ping}
         written = "".join(f"  - {{{known.get(channel, channel)}}}\n" for channel in channels)
         slo_yaml.write_text(slos + (f"channels:\n{written}" if written else ""), encoding="utf-8")
-        return Alerts(AlertsConfig(**{"slo_file": slo_yaml, "interval": SECOND, **config}), store)
+        settings: dict[str, Any] = {"slo_file": slo_yaml, "interval": SECOND, **config}
+        return Alerts(AlertsConfig(**settings), store)
 
     return made
 

@@ -53,7 +53,8 @@ def test_the_reason_is_the_silence_that_lasts_longest(finding: Finding) -> None:
 
 
 def create(store: Store, start: datetime = NOW, **more: Any) -> Silence:
-    fields = {"matchers": {"service": "x"}, "author": "ann", "starts_at": start, "ends_at": start + HOUR, **more}
+    period = {"starts_at": start, "ends_at": start + HOUR}
+    fields: dict[str, Any] = {"matchers": {"service": "x"}, "author": "ann", **period, **more}
     with store.transaction() as connection:
         return silences.create_silence(connection, **fields)
 

@@ -44,8 +44,13 @@ def server() -> Iterator[Open]:
 
 
 def mail_at(port: int, **settings: Any) -> EmailChannel:
-    usual = {"security": "none", "sender": "Stagelens <alerts@example.com>", "recipients": ("a@example.com",)}
-    return EmailChannel(**{"name": "email", "host": "localhost", "port": port, **usual, **settings})
+    chosen: dict[str, Any] = {
+        "security": "none",
+        "sender": "Stagelens <alerts@example.com>",
+        "recipients": ("a@example.com",),
+        **settings,
+    }
+    return EmailChannel("email", "localhost", port=port, **chosen)
 
 
 def mail(server: MailServer, **settings: Any) -> EmailChannel:

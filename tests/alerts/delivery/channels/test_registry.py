@@ -47,14 +47,15 @@ def test_every_kind_is_parsed(tmp_path: Path) -> None:
         "kind: webhook, url_env: URL, secret_env: SIGNING",
         "kind: heartbeat, url_env: URL",
     )
-    to, account = ("b@example.com", "c@example.com"), {"user": "u", "password": "pass-word-secret"}
+    to = ("b@example.com", "c@example.com")
+    sent_by = EmailChannel("email", "smtp.example.com", "a@example.com", to, user="u", password="pass-word-secret")  # noqa: S106
 
     assert {entry.kind for entry in found} == set(KINDS)
     assert [type(entry.channel) for entry in found[:2]] == [SlackWebhook, SlackBot]
     assert [entry.signing_secret for entry in found[:3]] == ["", "signing-secret", "signing-secret"]
     assert found[1].channel == SlackBot("bot", "xoxb-secret-token", "C0123456789", buttons=True)
     assert isinstance(found[3].channel, AlertmanagerChannel)
-    assert found[4].channel == EmailChannel("email", "smtp.example.com", "a@example.com", to, **account)
+    assert found[4].channel == sent_by
     assert [entry.takes_messages for entry in found] == [True] * 6 + [False]
     assert [secret for secret in ("secret", "xoxb", "pass-word") if secret in repr(found)] == []
 
