@@ -47,6 +47,7 @@ def test_a_stream_is_read_after_the_call(
 
     call, *reads = in_a_request.stages()
     assert len(held) >= 1
+    assert reads
     assert all(call[2] <= started for _, started, _ in reads)
     assert not any(started <= moment <= ended for moment in held for _, started, ended in reads)
 

@@ -56,13 +56,6 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     return planted
 
 
-def test_the_first_call_has_no_previous_reading(planted: Planted) -> None:
-    first = planted.serve(1, 1, 900, 0, 900, 0)
-
-    assert ready(first)
-    assert first.marks() == []
-
-
 def test_a_call_between_two_readings_gets_their_average(planted: Planted) -> None:
     planted.serve(1, 7, 10**12, 0, 10**12, 0).ready()
     planted.now += SECOND
