@@ -30,6 +30,7 @@ from .regression.acceptance import accept_regression
 # Origin of actions in the audit log.
 _HERE: Origin = "command line"
 _LONGEST = timedelta(days=395)
+DAY_SECONDS = 86_400.0
 
 
 def format_incidents(incidents: Sequence[Incident], *, everything: bool) -> str:
@@ -254,9 +255,6 @@ def _parse_time(text: str) -> datetime:
         msg = f"--from is {text!r}; write a time such as 2026-11-28T02:00Z"
         raise IncidentError(msg) from error
     return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-
-
-DAY_SECONDS = 86_400.0
 
 
 def check_channel(entry: ChannelEntry) -> Iterator[str]:

@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 Probe = Callable[[], tuple[bool, str]]
 _PREFIX = "stagelens_alerts_"
 _SEVERITIES = ("page", "ticket")
+# After three missed evaluations another process takes over.
+_MISSED_TICKS = 3
+_MIN_LEASE_SECONDS = 30.0
 
 
 class AlertMetrics(Collector):
@@ -145,11 +148,6 @@ def _open_incidents(connection: Connection) -> dict[str, int]:
     counted = select(held.severity, func.count().label("number")).where(held.resolved_at.is_(None))
     open_incidents = {row.severity: int(row.number) for row in connection.execute(counted.group_by(held.severity))}
     return {severity: open_incidents.get(severity, 0) for severity in _SEVERITIES}
-
-
-# After three missed evaluations another process takes over.
-_MISSED_TICKS = 3
-_MIN_LEASE_SECONDS = 30.0
 
 
 class Alerts:

@@ -25,6 +25,8 @@ _MAX_GAP = timedelta(minutes=5)
 _LOG_LIKELIHOOD = 1.92
 # Limits of a share: exactly 0 or 1 would give a likelihood of zero.
 _DUST = 1e-9
+# Width of a time step.
+_STEP = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +226,6 @@ class Onset:
     latest: datetime
 
 
-# Width of a time step.
-_STEP = timedelta(minutes=1)
 # Start of a time step, its requests, and its bad requests (fractional when the threshold splits a bucket).
 Counted = tuple[datetime, float, float]
 

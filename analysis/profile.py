@@ -56,6 +56,8 @@ _WAITING = frozenset(
     }
 )
 _LIBRARIES = sys.stdlib_module_names - {"__main__"} | set(_LIBRARY_NAMES.split())
+# Microseconds of more than a year.
+_MAX_DIGITS = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,10 +328,6 @@ def profile_of_request(text: str) -> dict[str, int]:
         if key and count.isascii() and count.isdigit() and len(count) <= _MAX_DIGITS:
             counts[key] = counts.get(key, 0) + int(count)
     return counts
-
-
-# Microseconds of more than a year.
-_MAX_DIGITS = 14
 
 
 @dataclass(slots=True)

@@ -39,6 +39,15 @@ _BUCKET = timedelta(seconds=10)
 _MAX_CLOCK_SKEW = timedelta(days=1)
 # A comparison needs only counts, no traces.
 _NO_TRACES = SamplingPolicy(errors=0, slow=0, uniform=0)
+_STDOUT = "-"
+_EPILOG = """\
+exit codes: 0 no threshold is exceeded, 1 a threshold is exceeded, 2 wrong usage or an unreadable file, 3 too few requests,
+130 interrupted
+
+  stagelens compare base.json head.json --fail-on p99:+10%,stage:queue:+5ms --min-requests 1000
+  stagelens compare --service checkout --versions 1.4 1.5 --window 1h
+  stagelens compare --service checkout --windows 2026-11-01T09:00Z/2026-11-01T10:00Z 2026-11-02T09:00Z/2026-11-02T10:00Z
+"""
 
 
 class NoRequestsError(StagelensError):
@@ -163,15 +172,6 @@ def _require_requests(read: Reader, sides: Sequence[Side]) -> tuple[Side, Side]:
 
 EXIT_PASSED, EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
 _EXIT_CODES = {"passed": EXIT_PASSED, "failed": EXIT_FAILED, "unknown": EXIT_UNKNOWN}
-_STDOUT = "-"
-_EPILOG = """\
-exit codes: 0 no threshold is exceeded, 1 a threshold is exceeded, 2 wrong usage or an unreadable file, 3 too few requests,
-130 interrupted
-
-  stagelens compare base.json head.json --fail-on p99:+10%,stage:queue:+5ms --min-requests 1000
-  stagelens compare --service checkout --versions 1.4 1.5 --window 1h
-  stagelens compare --service checkout --windows 2026-11-01T09:00Z/2026-11-01T10:00Z 2026-11-02T09:00Z/2026-11-02T10:00Z
-"""
 
 
 def compare(parser: argparse.ArgumentParser) -> None:

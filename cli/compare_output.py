@@ -32,6 +32,13 @@ _TOKEN = re.compile(r"--st-(\w+): light-dark\(#\w+, (#\w{6})\)")
 # Terminal fonts have no narrow space, and lines are broken only here.
 _P = ParamSpec("_P")
 _SPACES = str.maketrans("\u202f\u00a0", "  ")
+_DIFFERENCE_HEAD = ("A", "B", "B is slower by", "", "99 % interval")
+_OUTCOMES = {"passed": "passed", "failed": "FAILED", "unknown": "too few requests"}
+_OUTCOME_STYLES = {"passed": "green", "failed": "bold red", "unknown": "yellow"}
+# Minimum width of the stage table; a log file has no width of its own. [columns]
+_MIN_COLUMNS = 120
+_SUITE = "stagelens compare"
+_COUNTED = (("failures", "failure"), ("errors", "error"))
 
 
 def ordinary_spaces(text: str) -> str:
@@ -72,10 +79,6 @@ def stage_colour(stage: str) -> str:
 def _hue_colours() -> dict[str, str]:
     tokens = Path(dashboard.__path__[0]) / "assets" / "tokens.css"
     return dict(_TOKEN.findall(tokens.read_text(encoding="utf-8")))
-
-
-_DIFFERENCE_HEAD = ("A", "B", "B is slower by", "", "99 % interval")
-_OUTCOMES = {"passed": "passed", "failed": "FAILED", "unknown": "too few requests"}
 
 
 def difference_tables(
@@ -222,9 +225,6 @@ def _difference_cells(comparison: QuantileComparison) -> tuple[str, ...]:
     return (*times, duration(comparison.difference, sign=True), shown, interval_text(comparison))
 
 
-_OUTCOME_STYLES = {"passed": "green", "failed": "bold red", "unknown": "yellow"}
-# Minimum width of the stage table; a log file has no width of its own. [columns]
-_MIN_COLUMNS = 120
 # Columns shown side by side: all columns, or first the requests at the percentile and then each stage's own time.
 _ONE_TABLE, _TWO_TABLES = (slice(1, None),), (slice(1, 5), slice(5, None))
 
@@ -265,9 +265,6 @@ def _stage_table(comparison: RunComparison, columns: slice) -> Table:
     return table
 
 
-_SUITE = "stagelens compare"
-
-
 def markdown(comparison: RunComparison) -> str:
     sides = (("A", comparison.a), ("B", comparison.b))
     lines = [f"### {verdict(comparison)}", ""]
@@ -305,9 +302,6 @@ def junit_text(comparison: RunComparison) -> str:
     ET.SubElement(suite, "system-out").text = _xml_text(markdown(comparison))
     ET.indent(suite)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode")
-
-
-_COUNTED = (("failures", "failure"), ("errors", "error"))
 
 
 def _test_case(result: ThresholdResult, *, too_few: bool) -> ET.Element:

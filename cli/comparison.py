@@ -35,6 +35,7 @@ _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d{1,6})?)")
 _LIMIT = re.compile(r"\+(\d{1,12}(?:\.\d{1,12})?)\s*(%|us|µs|ms|s)")
 _EXAMPLES = "p99:+10%, p50:+2ms, stage:queue:+5ms, stage:forward:p50:+10%, ttft:p99:+10% or errors:+1%"
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +144,6 @@ def evaluate_threshold(
     if math.isinf(comparison.low):
         return "unknown"
     return "failed" if beyond and comparison.low > 0 else "passed"
-
-
-QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True)

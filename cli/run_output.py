@@ -45,6 +45,21 @@ from .temp_collector import TemporaryCollector
 _WATERFALL_COLUMNS = 32
 # Maximum number of intervals shown; shorter ones are counted but not shown.
 _MAX_INTERVALS = 12
+QUANTILES = (0.5, 0.95, 0.99)
+_MAX_ROUTES = 8
+_BUCKET = timedelta(seconds=10)
+# Maximum line length; longer lines are hard to read. [columns]
+_MAX_COLUMNS = 100
+# Width of the bar of the longest stage. [columns]
+_BAR_COLUMNS = 28
+_NO_REQUESTS_HELP = """
+Stagelens counts each HTTP request of a web framework. In a script, it counts the
+outermost call of a library that runs models.
+ - Did the command receive requests? Send some, then stop the command with Ctrl-C.
+ - Does the command use a supported library? Otherwise define a request in the
+   code:  with stagelens.request("name"): ...
+ - Did the command end by SIGKILL or os._exit? Then its counts were not sent."""
+_MAX_NAME_CHARS = 60
 
 
 def waterfall_table(trace: RetainedTrace) -> Table:
@@ -88,11 +103,8 @@ def _interval_bar(span: Mapping[str, Any], wall: float) -> Text:
     return bar.append_text(styled(f" {note}", "dim")) if note else bar
 
 
-QUANTILES = (0.5, 0.95, 0.99)
-_MAX_ROUTES = 8
 # Functions in the summary, and the share of the latency from which a function is worth a line.
 _MAX_FUNCTIONS, _MIN_SHARE = 8, 0.02
-_BUCKET = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,19 +209,6 @@ def _stage_times(read: Reader, about: Selection, requests: int) -> tuple[StageTi
     tail = highest_quantile(requests)
     stages = breakdown(read, about, (0.5, tail or 0.5))
     return StageTimes(0.5, stages.stages(0.5)), StageTimes(tail, stages.stages(tail)) if tail else None
-
-
-# Maximum line length; longer lines are hard to read. [columns]
-_MAX_COLUMNS = 100
-# Width of the bar of the longest stage. [columns]
-_BAR_COLUMNS = 28
-_NO_REQUESTS_HELP = """
-Stagelens counts each HTTP request of a web framework. In a script, it counts the
-outermost call of a library that runs models.
- - Did the command receive requests? Send some, then stop the command with Ctrl-C.
- - Does the command use a supported library? Otherwise define a request in the
-   code:  with stagelens.request("name"): ...
- - Did the command end by SIGKILL or os._exit? Then its counts were not sent."""
 
 
 def print_summary(summary: RunSummary, run: Run, console: Console | None = None) -> None:
@@ -336,8 +335,6 @@ def blame_text(typical: StageTimes, tail: StageTimes) -> str:
 
 
 _log = logging.getLogger(__name__)
-
-_MAX_NAME_CHARS = 60
 
 
 def write_run_outputs(here: TemporaryCollector, run: Run, outputs: RunOutputs) -> bool:

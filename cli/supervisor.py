@@ -46,6 +46,14 @@ _SI_KERNEL = 0x80
 _PR_SET_CHILD_SUBREAPER = 36
 # Bytes that the child sends before it executes the command, and if the execution failed.
 _STARTED, _FAILED = b"!", b"?"
+# Variables that would override the endpoint or protocol.
+_OVERRIDDEN_VARIABLES = {
+    f"OTEL_EXPORTER_OTLP_{signal}_{what}" for signal in ("METRICS", "TRACES") for what in ("ENDPOINT", "PROTOCOL")
+}
+# Export interval of the agents: within this time, processes left running by the command have sent data. [seconds]
+_CHILDREN_SECONDS = 10.0
+_STDERR = 2
+_WAITING_FOR_CHILDREN = f"waiting at most {_CHILDREN_SECONDS:g} s for processes left running by the command"
 
 
 class Child:
@@ -171,16 +179,6 @@ def _become_subreaper() -> None:
     # Linux only; on other systems, processes left running by the command are not waited for.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-# Variables that would override the endpoint or protocol.
-_OVERRIDDEN_VARIABLES = {
-    f"OTEL_EXPORTER_OTLP_{signal}_{what}" for signal in ("METRICS", "TRACES") for what in ("ENDPOINT", "PROTOCOL")
-}
-# Export interval of the agents: within this time, processes left running by the command have sent data. [seconds]
-_CHILDREN_SECONDS = 10.0
-_STDERR = 2
-_WAITING_FOR_CHILDREN = f"waiting at most {_CHILDREN_SECONDS:g} s for processes left running by the command"
 
 
 def main(command: list[str], env: dict[str, str], outputs: RunOutputs) -> int:

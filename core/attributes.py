@@ -17,6 +17,9 @@ ATTRIBUTE_SCALE = 2
 MAX_NAMED, MAX_VALUES = 8, 50
 
 Kind = Literal["text", "count", "tokens", "bytes"]
+# Start of the stored place of a scraped engine, which may count the same requests as the spans of the engine at another place.
+SCRAPED = "@"
+_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,6 @@ QUEUE_LENGTH = Attribute("queue_length", "queue length", "count")
 CALLER = Attribute("caller", "caller")
 # Process that served the request; the agent sends the name without a value, and the collector adds the place.
 REPLICA = Attribute("replica", "replica")
-# Start of the stored place of a scraped engine, which may count the same requests as the spans of the engine at another place.
-SCRAPED = "@"
 COUNTED = (
     REQUEST_SIZE,
     RESPONSE_SIZE,
@@ -68,8 +69,6 @@ DIMENSIONS = (
     Attribute("cold", "cold start"),
 )
 BY_KEY = MappingProxyType({attribute.key: attribute for attribute in (*COUNTED, *DIMENSIONS)})
-
-_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB"))
 
 
 def attribute(key: str) -> Attribute:

@@ -22,6 +22,10 @@ Bytes = NDArray[np.uint8]
 
 # Metadata of a field whose value belongs to all rows, such as a list of names that rows refer to.
 SHARED = {"shared": True}
+# Larger than every bucket index.
+_BEYOND = 1 << 62
+# Limit of the counts of a row and of a result, so that sums fit into a signed 64-bit integer.
+MAX_COUNT = 2**62
 
 
 @cache
@@ -161,8 +165,6 @@ def no_buckets(number: int) -> Buckets:
 # Maximum number of table cells per summed bucket. Beyond it the used cells are determined first, because most of a larger
 # table would be empty and initialising it would take longer.
 _CELLS_A_BUCKET, _CELLS = 16, 1 << 20
-# Larger than every bucket index.
-_BEYOND = 1 << 62
 
 
 def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> Buckets:
@@ -191,10 +193,6 @@ def _sum_cells(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
     np.add.at(total, cell, amount)
     nonzero = np.flatnonzero(total)
     return nonzero if used is None else used[nonzero], total[nonzero]
-
-
-# Limit of the counts of a row and of a result, so that sums fit into a signed 64-bit integer.
-MAX_COUNT = 2**62
 
 
 @dataclass(frozen=True, slots=True)

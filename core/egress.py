@@ -30,6 +30,35 @@ from .errors import ConfigError, StagelensError
 from .settings.field_types import ExistingFile, reject
 from .settings.section import Fault, Section
 
+ENV = "STAGELENS_MAY_CALL"
+# Metadata services outside the link-local ranges (RFC 3927, RFC 4291):
+_METADATA = frozenset(
+    map(
+        ipaddress.ip_address,
+        (
+            # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
+            "fd00:ec2::254",
+            # https://docs.aws.amazon.com/eks/latest/userguide/pod-id-agent-setup.html
+            "fd00:ec2::23",
+            # https://cloud.google.com/compute/docs/metadata/querying-metadata
+            "fd20:ce::254",
+            # https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
+            "168.63.129.16",
+            # https://www.alibabacloud.com/help/en/ecs/user-guide/view-instance-metadata
+            "100.100.100.200",
+            # https://docs.oracle.com/iaas (of its first generation)
+            "192.0.0.192",
+        ),
+    )
+)
+# https://cloud.google.com/compute/docs/metadata/querying-metadata; instance-data is Amazon's
+_METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
+# RFC 6052, RFC 4291 2.5.5.1 and RFC 2765 2.1: the last 32 bits are an IPv4 address.
+_WITH_IPV4 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
+# Python's ipaddress counts these as global: site-local (RFC 3879) and 6to4 relays (RFC 7526), both deprecated.
+_PRIVATE = tuple(map(ipaddress.ip_network, ("fec0::/10", "192.88.99.0/24")))
+_PORTS = {"http": 80, "https": 443}
+
 
 class CallTls(Section):
     """PEM files of outbound TLS; defaults are the system's certificate authorities and no client certificate."""
@@ -90,7 +119,6 @@ def is_header(name: str, value: str) -> bool:
 
 Kind: TypeAlias = Literal["public", "private", "loopback", "metadata"]
 
-ENV = "STAGELENS_MAY_CALL"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _KIND_TEXT: dict[Kind, str] = {
     "public": "an address of the public internet",
@@ -98,34 +126,8 @@ _KIND_TEXT: dict[Kind, str] = {
     "loopback": "this machine",
     "metadata": "an address of a cloud metadata service with credentials",
 }
-# Metadata services outside the link-local ranges (RFC 3927, RFC 4291):
-_METADATA = frozenset(
-    map(
-        ipaddress.ip_address,
-        (
-            # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
-            "fd00:ec2::254",
-            # https://docs.aws.amazon.com/eks/latest/userguide/pod-id-agent-setup.html
-            "fd00:ec2::23",
-            # https://cloud.google.com/compute/docs/metadata/querying-metadata
-            "fd20:ce::254",
-            # https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16
-            "168.63.129.16",
-            # https://www.alibabacloud.com/help/en/ecs/user-guide/view-instance-metadata
-            "100.100.100.200",
-            # https://docs.oracle.com/iaas (of its first generation)
-            "192.0.0.192",
-        ),
-    )
-)
-# https://cloud.google.com/compute/docs/metadata/querying-metadata; instance-data is Amazon's
-_METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
-# RFC 6052, RFC 4291 2.5.5.1 and RFC 2765 2.1: the last 32 bits are an IPv4 address.
-_WITH_IPV4 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
 # RFC 8215: these embed an IPv4 address at a position that only the local network knows.
 _MAYBE_METADATA = ipaddress.IPv6Network("64:ff9b:1::/48")
-# Python's ipaddress counts these as global: site-local (RFC 3879) and 6to4 relays (RFC 7526), both deprecated.
-_PRIVATE = tuple(map(ipaddress.ip_network, ("fec0::/10", "192.88.99.0/24")))
 
 
 class EgressDeniedError(StagelensError):
@@ -222,9 +224,6 @@ def _is_name(text: str) -> bool:
     labels = text.removeprefix("*.").split(".")
     plain = all(label and label.isascii() and label.replace("-", "").replace("_", "").isalnum() for label in labels)
     return plain and not labels[-1].isdigit()
-
-
-_PORTS = {"http": 80, "https": 443}
 
 
 class CheckedTransport(httpx.AsyncBaseTransport):

@@ -25,6 +25,8 @@ GPU_ID, GPU_TYPE = "hw.id", "hw.type"
 GPU_TASK, GENERAL = "hw.gpu.task", "general"
 DIRECTION = "network.io.direction"
 _MAX_PLACE_CHARS = 120
+# Prefix of the keys of the requests that a process has open (`names.OPEN_TIME`), which are keys of a process, too.
+OPEN = "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,6 @@ PCIE_OUT = Measure("pcie_out", "hw.gpu.io", "By", of="gpu", kind="rate", directi
 TORCH_ALLOCATED = Measure("torch_allocated", "inference.torch.memory.allocated", "By", of="device", kind="level")
 TORCH_RESERVED = Measure("torch_reserved", "inference.torch.memory.reserved", "By", of="device", kind="level")
 
-# Prefix of the keys of the requests that a process has open (`names.OPEN_TIME`), which are keys of a process, too.
-OPEN = "open"
 
 MEASURES = (
     CPU,

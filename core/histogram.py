@@ -35,6 +35,15 @@ MIN_SCALE, MAX_SCALE = -10, 20
 ZERO_THRESHOLD = 1e-9
 # Half a bucket, relative to its lower edge: (2**(1/32) - 1) / 2.
 MAX_RELATIVE_ERROR = (2 ** (1 / 32) - 1) / 2
+# Upper edge that replaces an infinite one: above any duration, and small enough to keep tables of buckets small. [seconds]
+ENDLESS = 2.0**40
+# Minimum number of requests beyond a percentile that is shown or evaluated.
+MIN_TAIL = 10
+CONFIDENCE = 0.95
+# Variance from which the normal approximation is as good as the binomial, and fast.
+_MANY = 1000
+# Number of standard deviations beyond which the mass of a binomial distribution is negligible.
+_REACH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +223,6 @@ def _edge(index: int, scale: int) -> float:
     return 2.0**exponent
 
 
-# Upper edge that replaces an infinite one: above any duration, and small enough to keep tables of buckets small. [seconds]
-ENDLESS = 2.0**40
-
-
 @dataclass(frozen=True, slots=True)
 class Interval:
     """Bounds of a value: at least *low* and at most *high*, which is infinite in a last bucket without upper edge."""
@@ -286,15 +291,6 @@ class SizeBuckets:
 BATCH_SIZES = SizeBuckets(10)
 # Buckets for the number of tokens of a prompt or a completion: 1 to 131,072 and more.
 TOKEN_COUNTS = SizeBuckets(17)
-
-
-# Minimum number of requests beyond a percentile that is shown or evaluated.
-MIN_TAIL = 10
-CONFIDENCE = 0.95
-# Variance from which the normal approximation is as good as the binomial, and fast.
-_MANY = 1000
-# Number of standard deviations beyond which the mass of a binomial distribution is negligible.
-_REACH = 10
 
 
 def has_enough_samples(count: int, quantile: float) -> bool:

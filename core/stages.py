@@ -7,6 +7,21 @@ from dataclasses import dataclass
 
 from .text import PairKey
 
+OVERHEAD = "overhead"
+# Stage of the whole time of a request that was recorded without stages; a request with stages has no such time.
+UNTIMED = "untimed"
+# Interval of the whole request as its web framework sees it, and of the user's endpoint in it: other stages lie inside.
+FRAMEWORK = "framework"
+HANDLER = "handler"
+# Stages whose time has no known cause: coverage objectives count them as not covered.
+UNEXPLAINED = (OVERHEAD, HANDLER)
+# Maximum number of custom stages in a readable chart; further stages are merged into OTHER.
+MAX_CUSTOM_STAGES = 3
+OTHER = "__other__"
+# Stages in which a request waits for its event loop. In any other stage the request runs on the loop, and may block it, or in a
+# thread, which a stalled loop does not delay.
+_WAITS_FOR_LOOP = {"queue", "dependency", "network", FRAMEWORK, *UNEXPLAINED}
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -38,20 +53,8 @@ STAGES: tuple[Stage, ...] = (
     Stage("overhead", "Unattributed", "time of the request that no stage covers"),
 )
 
-OVERHEAD = "overhead"
-# Stage of the whole time of a request that was recorded without stages; a request with stages has no such time.
-UNTIMED = "untimed"
-# Interval of the whole request as its web framework sees it, and of the user's endpoint in it: other stages lie inside.
-FRAMEWORK = "framework"
-HANDLER = "handler"
-# Stages whose time has no known cause: coverage objectives count them as not covered.
-UNEXPLAINED = (OVERHEAD, HANDLER)
 ORDER: dict[str, int] = {stage.key: position for position, stage in enumerate(STAGES)}
 BY_KEY: dict[str, Stage] = {stage.key: stage for stage in STAGES}
-
-# Maximum number of custom stages in a readable chart; further stages are merged into OTHER.
-MAX_CUSTOM_STAGES = 3
-OTHER = "__other__"
 
 
 def label(key: str) -> str:
@@ -102,10 +105,6 @@ STALL_CPU = StallCause("cpu", "waited for a CPU", "The event loop waited {} for 
 STALL_COMPILE = StallCause("compile", "torch.compile", "torch.compile ran for {}")
 
 STALL_CAUSES = {cause.key: cause for cause in (STALL_GC, STALL_LOOP, STALL_CPU, STALL_COMPILE)}
-
-# Stages in which a request waits for its event loop. In any other stage the request runs on the loop, and may block it, or in a
-# thread, which a stalled loop does not delay.
-_WAITS_FOR_LOOP = {"queue", "dependency", "network", FRAMEWORK, *UNEXPLAINED}
 
 
 def holds_up(cause: str, stage: str) -> bool:

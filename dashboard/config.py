@@ -18,6 +18,7 @@ from ..core.settings.field_types import ExistingFile, Port, reject_value, secret
 from ..core.settings.section import Settings
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_CODE = ("line", "version", "service", "module", "function")
 
 
 def _items(value: Any) -> Any:
@@ -47,9 +48,6 @@ def _source_address(address: str) -> str:
     if not (address.startswith(("http://", "https://")) and filled.hostname and "file" in used):
         reject_value(fix)
     return address
-
-
-_CODE = ("line", "version", "service", "module", "function")
 
 
 class DashboardConfig(Settings):

@@ -25,6 +25,7 @@ from .records import MAX_MARKS, ROUTE, START, Marks, clock, current, has_capacit
 Step: TypeAlias = Callable[[], AbstractContextManager[object]]
 # Entered when the generator first runs, exited when it ends for any reason.
 Opened: TypeAlias = Callable[[], AbstractContextManager[Step]]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def stepped(function: Callable[..., Generator[Any, Any, Any]], opened: Opened) -> Callable[..., Any]:
@@ -91,9 +92,6 @@ def async_stepped(function: Callable[..., AsyncGenerator[Any, Any]], opened: Ope
                     advance.append(inner.athrow(error))
 
     return call
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def stage(name: str) -> StageTimer:

@@ -22,6 +22,11 @@ from .instrumentor import Instrumentor, log_failure
 
 # Comma-separated names of what `opentelemetry-instrument` leaves out.
 DISABLED_VARIABLE: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
+# Servers of ASGI and WSGI applications, frameworks of which the server needs the routes, and what serves metrics.
+_SERVERS = (
+    *("cheroot", "daphne", "gevent.pywsgi", "granian", "gunicorn.workers", "hypercorn", "uvicorn.protocols"),
+    *("waitress", "werkzeug", "wsgiref", "blacksheep", "falcon", "pyramid", "quart", "prometheus_client"),
+)
 
 
 class Library(NamedTuple):
@@ -38,11 +43,6 @@ class Library(NamedTuple):
         return getattr(import_module(f".libraries.{self.module}", __package__), self.name)
 
 
-# Servers of ASGI and WSGI applications, frameworks of which the server needs the routes, and what serves metrics.
-_SERVERS = (
-    *("cheroot", "daphne", "gevent.pywsgi", "granian", "gunicorn.workers", "hypercorn", "uvicorn.protocols"),
-    *("waitress", "werkzeug", "wsgiref", "blacksheep", "falcon", "pyramid", "quart", "prometheus_client"),
-)
 LIBRARIES = (
     *(Library(trigger, "servers", "ServerInstrumentor") for trigger in _SERVERS),
     Library("aiohttp", "aiohttp_client", "AiohttpClientInstrumentor"),

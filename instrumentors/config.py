@@ -24,6 +24,22 @@ from .config_file import apply_config_file
 if TYPE_CHECKING:
     import ssl
 
+logger = logging.getLogger("stagelens")
+T = TypeVar("T")
+# https://www.rfc-editor.org/rfc/rfc9110#name-fields: the field name, and the characters that are safe in its value.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_LINE = re.compile(r"[\t\x20-\x7e]*")
+DEFAULT_ENDPOINT = "http://127.0.0.1:4318"
+# With a shorter interval the exports themselves would be a significant load.
+MIN_INTERVAL_SECONDS = 0.1
+# Longer numbers are mistakes, and Python limits the length of numbers that it parses.
+MAX_DIGITS = 9
+# Per series and export interval: bounds the memory for retained traces.
+MAX_RETAINED = 100
+_BUDGET = (
+    "a share of a request's time, a time, or both (the larger limit applies), such as 1%,100us; or 0 for no budget"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ClientTlsFiles:
@@ -39,26 +55,6 @@ class ClientTlsFiles:
             # Without this, a key with a password would prompt for the password on the terminal of the host.
             context.load_cert_chain(self.client_certificate, self.client_key, password="")
         return context
-
-
-logger = logging.getLogger("stagelens")
-
-T = TypeVar("T")
-
-# https://www.rfc-editor.org/rfc/rfc9110#name-fields: the field name, and the characters that are safe in its value.
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_LINE = re.compile(r"[\t\x20-\x7e]*")
-
-DEFAULT_ENDPOINT = "http://127.0.0.1:4318"
-# With a shorter interval the exports themselves would be a significant load.
-MIN_INTERVAL_SECONDS = 0.1
-# Longer numbers are mistakes, and Python limits the length of numbers that it parses.
-MAX_DIGITS = 9
-# Per series and export interval: bounds the memory for retained traces.
-MAX_RETAINED = 100
-_BUDGET = (
-    "a share of a request's time, a time, or both (the larger limit applies), such as 1%,100us; or 0 for no budget"
-)
 
 
 def _problem(key: str, text: str, form: str) -> str:

@@ -32,6 +32,8 @@ _IMMUTABLE_TYPE: Final = 1 << 8
 
 _logger = logging.getLogger("stagelens")
 _reported: set[str] = set()
+# Shorter calls are not recorded: the clock and the record would be a tenth of their time.
+MIN_CALL_NS: Final = 20_000
 
 
 def log_failure(what: str) -> None:
@@ -185,10 +187,6 @@ class Instrumentor:
             inherited = getattr(owner, name)
             setattr(owner, name, _as_wrapper_of(make(inherited), inherited))
             self._overrides.append((owner, name))
-
-
-# Shorter calls are not recorded: the clock and the record would be a tenth of their time.
-MIN_CALL_NS: Final = 20_000
 
 
 class TimedCall:

@@ -23,6 +23,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from ..core.stages import LOAD_DESERIALISE, LOAD_READ
 from .records import clock
 
+# Shorter loads are not noticeable, and there may be thousands.
+MIN_LOAD_NS: Final = 1_000_000
+# Limit per process, enough to show that a process loads something for every request.
+MAX_LOADS: Final = 200
+MAX_SHAPE: Final = 80
+
 
 def on_and_off_cpu() -> tuple[int, int]:
     """Return the run time and the CPU wait time of this thread in nanoseconds; zeros if unknown."""
@@ -39,13 +45,6 @@ def on_and_off_cpu() -> tuple[int, int]:
 def worked() -> int:
     """Return the CPU time of this process plus the time that this thread waited for a CPU, in nanoseconds."""
     return time.process_time_ns() + on_and_off_cpu()[1]
-
-
-# Shorter loads are not noticeable, and there may be thousands.
-MIN_LOAD_NS: Final = 1_000_000
-# Limit per process, enough to show that a process loads something for every request.
-MAX_LOADS: Final = 200
-MAX_SHAPE: Final = 80
 
 
 class LoadRecord(NamedTuple):

@@ -61,6 +61,8 @@ working: dict[int, Marks] = {}
 # When this process was forked, 0 if it was not. The parent reports the requests from before, even if the child also runs
 # through their end. [nanoseconds by `clock`]
 forked_at = 0
+# Error type of the requests that were open when their process ended.
+ENDED: Final = "ProcessEnded"
 
 
 class Counter:
@@ -336,10 +338,6 @@ def flush(timeout_seconds: float = 1.0) -> bool:
     except Exception:
         logging.getLogger("stagelens").exception("the last requests could not be delivered")
         return False
-
-
-# Error type of the requests that were open when their process ended.
-ENDED: Final = "ProcessEnded"
 
 
 def flush_at_end() -> None:

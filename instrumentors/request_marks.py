@@ -21,6 +21,11 @@ from . import records
 from .instrumentor import log_failure
 from .records import ATTRIBUTE, BODY, REPORTED, REST, TIMINGS, Late, Marks, Record
 
+_END = operator.itemgetter(2)
+MAX_WAIT_SECONDS = 3.0
+# About 2 MB; beyond this limit the oldest record is passed on with the marks that are known.
+MAX_WAITING = 2048
+
 
 class RequestFacts(NamedTuple):
     facts: dict[str, Any]  # Facts by key, combined as `records` describes
@@ -63,9 +68,6 @@ def read_request(record: Record) -> RequestFacts:
     if kind == "internal":
         parsed.intervals.append((HANDLER, start, max(start, end)))
     return parsed
-
-
-_END = operator.itemgetter(2)
 
 
 def _without_waiting_steps(intervals: list[Interval]) -> list[Interval]:
@@ -161,11 +163,6 @@ def stage_timings(marks: Marks) -> dict[str, str]:
         if stage and f"@{timing}" in TIMINGS and timings.setdefault(stage, timing) != timing:
             timings[stage] = "mixed"
     return timings
-
-
-MAX_WAIT_SECONDS = 3.0
-# About 2 MB; beyond this limit the oldest record is passed on with the marks that are known.
-MAX_WAITING = 2048
 
 
 class DeferredRecords:

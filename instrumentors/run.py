@@ -44,15 +44,6 @@ _ENDPOINTS = (
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_CONFIG_FILE",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RunOutputs:
-    requested: bool = False
-    report: Path | None = None
-    save: Path | None = None
-
-
 # Programs that contain their Python, by what their files contain.
 # https://pyinstaller.org/en/stable/advanced-topics.html#carchive: the archive ends with a cookie that starts so.
 _PYINSTALLER_COOKIE = b"MEI\014\013\012\013\016"
@@ -61,6 +52,13 @@ _OURS = b"stagelens"
 _MAX_SCRIPT_BYTES = 64 * 1024
 _ISOLATED = re.compile(r"-[A-Za-z]*[EIS][A-Za-z]*")
 _INSTRUMENT = "add stagelens to it, and call stagelens.instrument() in its first line"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutputs:
+    requested: bool = False
+    report: Path | None = None
+    save: Path | None = None
 
 
 def explain_untimed(command: Sequence[str]) -> str | None:

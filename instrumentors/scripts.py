@@ -40,6 +40,13 @@ ENGINES: Final = ("vllm",)
 _IMPORTERS: Final = {"starlette": ENGINES, "tornado.web": ("distributed", "ipykernel")}
 Scope: TypeAlias = tuple[Marks, Token[Marks | None]]
 on = True
+# The first requests of a process wait so long for the start of a server. [seconds]
+WAIT_SECONDS: Final = 10.0
+MAX_WARM_UPS: Final = 1024
+# The search for ports takes at most this share of the time of the process.
+_MAX_SHARE: Final = 0.01
+# A service may need so long for its first request. [seconds]
+UNSEEN_SECONDS: Final = 10.0
 
 
 def turn_off() -> None:
@@ -84,11 +91,6 @@ def finish(scope: Scope, name: str, error_type: str, result: type) -> None:
         if marks[NUMBER] < MAX_WARM_UPS:
             marks.extend(("@late", _WarmUp(marks, ended), 0))
         recorder.finish(marks, marks[START], ended, name, error_type, 0, "internal")
-
-
-# The first requests of a process wait so long for the start of a server. [seconds]
-WAIT_SECONDS: Final = 10.0
-MAX_WARM_UPS: Final = 1024
 
 
 class _WarmUp:
@@ -139,8 +141,6 @@ def _is_child_of_engine() -> bool:
     )
 
 
-# The search for ports takes at most this share of the time of the process.
-_MAX_SHARE: Final = 0.01
 _next_search = 0
 
 
@@ -180,8 +180,6 @@ def _accepting(socket: Any) -> None:
                 expect_requests(port)
 
 
-# A service may need so long for its first request. [seconds]
-UNSEEN_SECONDS: Final = 10.0
 _expecting = 0
 
 

@@ -22,6 +22,12 @@ from ..core.errors import StagelensError
 
 # Polling interval of the server for its shutdown. [seconds]
 _SERVE_POLL_SECONDS = 0.1
+# Time to exit after SIGTERM, which includes a last export. [seconds]
+END_SECONDS = 15.0
+POLL_SECONDS = 0.02
+# Lines of the output that an error message shows.
+_SHOWN_LINES = 12
+_PROC = Path("/proc")
 
 
 class Sink:
@@ -55,14 +61,6 @@ class Sink:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-
-# Time to exit after SIGTERM, which includes a last export. [seconds]
-END_SECONDS = 15.0
-POLL_SECONDS = 0.02
-# Lines of the output that an error message shows.
-_SHOWN_LINES = 12
-_PROC = Path("/proc")
 
 
 class Process(NamedTuple):

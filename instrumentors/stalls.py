@@ -36,6 +36,18 @@ from .records import clock
 READ_EVERY_NS: Final = 500_000_000
 # Ten minutes; retained traces are at most one export interval old.
 MAX_COUNTER_READINGS: Final = 1200
+# Shorter stalls do not explain tail latency, and there are hundreds per second.
+MIN_STALL_NS: Final = 1_000_000
+# Ten garbage collections per second fill the ring in 100 seconds; retained traces are at most one export interval old.
+MAX_STALLS: Final = 1000
+T = TypeVar("T", bound=tuple[str, int, int])
+_TIMES: Final = iter(clock, None)
+# How long heartbeats stay frequent after the last request that may have waited.
+CLOSELY_NS: Final = 10 * 10**9
+# The timer of a loop without stalls is up to two milliseconds late.
+MIN_LATE_NS: Final = 5_000_000
+# Length of the three numbers of a schedstat file.
+_SCHEDSTAT_BYTES: Final = 64
 
 
 class CounterReading(NamedTuple):
@@ -79,21 +91,13 @@ def _allocator_retries() -> int:
     return sum(cuda.memory_stats(device).get("num_alloc_retries", 0) for device in range(cuda.device_count()))
 
 
-# Shorter stalls do not explain tail latency, and there are hundreds per second.
-MIN_STALL_NS: Final = 1_000_000
-# Ten garbage collections per second fill the ring in 100 seconds; retained traces are at most one export interval old.
-MAX_STALLS: Final = 1000
-
-
 class Stall(NamedTuple):
     cause: str  # A key of `core.stages.STALL_CAUSES`
     start: int  # Start. [nanoseconds by `clock`]
     end: int  # End. [nanoseconds by `clock`]
 
 
-T = TypeVar("T", bound=tuple[str, int, int])
 _START, _END = itemgetter(1), itemgetter(2)
-_TIMES: Final = iter(clock, None)
 
 
 class Stalls:
@@ -171,12 +175,6 @@ stalls: Final = Stalls()
 # Time between two heartbeats: while requests may wait for their loop, and otherwise. Measured after a model has run: a heartbeat
 # takes 40 µs, because it wakes up the thread of the loop.
 HEARTBEAT_SECONDS, IDLE_SECONDS = 0.02, 0.1
-# How long heartbeats stay frequent after the last request that may have waited.
-CLOSELY_NS: Final = 10 * 10**9
-# The timer of a loop without stalls is up to two milliseconds late.
-MIN_LATE_NS: Final = 5_000_000
-# Length of the three numbers of a schedstat file.
-_SCHEDSTAT_BYTES: Final = 64
 
 _watched: WeakSet[AbstractEventLoop] = WeakSet()
 

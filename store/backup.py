@@ -30,6 +30,17 @@ from .write import add_to_ledger
 
 _ALL_TIME = Selection(datetime(1970, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 _QUANTILES = (0.5, 0.99)
+# Limits of what is held in memory at once. [rows]
+STRETCH_ROWS = 50_000
+# Size of the histograms of these rows; a row may be a block of many points. [bytes]
+_STRETCH_BYTES = 4 * 1024**2
+_ROWS_AT_ONCE = 1000
+# Later than any bucket starts. [Unix seconds]
+_FOREVER = 4_000_000_000
+# Tables that are not copied: their content is only meaningful for the processes that write to this database.
+_NOT_COPIED = {"alembic_version", "collectors", "intents", "ledger", "moves"}
+# Tables that always have a row, which the copy overwrites.
+_NEVER_EMPTY = {"store", "rollups"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +98,6 @@ def fingerprint_differences(expected: StoreFingerprint, actual: StoreFingerprint
             differences.append(f"p50 and p99 of {service} are {there}, not {here} seconds")
     return differences
 
-
-# Limits of what is held in memory at once. [rows]
-STRETCH_ROWS = 50_000
-# Size of the histograms of these rows; a row may be a block of many points. [bytes]
-_STRETCH_BYTES = 4 * 1024**2
-_ROWS_AT_ONCE = 1000
-# Later than any bucket starts. [Unix seconds]
-_FOREVER = 4_000_000_000
-# Tables that are not copied: their content is only meaningful for the processes that write to this database.
-_NOT_COPIED = {"alembic_version", "collectors", "intents", "ledger", "moves"}
-# Tables that always have a row, which the copy overwrites.
-_NEVER_EMPTY = {"store", "rollups"}
 
 # Progress of the copy into this database. The table exists only while a copy is unfinished.
 _moves = sa.Table(

@@ -27,6 +27,11 @@ from .series import Series
 _TARGET_LEASES = "target:"
 # Collectors may be configured with different intervals of a target. [seconds]
 _LONGEST_LEASE_SECONDS = 86_400.0
+_SMALLER = "send smaller batches (`OTEL_BSP_MAX_EXPORT_BATCH_SIZE`) without prompts, or raise `STAGELENS_MAX_BODY`"
+# Age after which a report is deleted, because its collector will not return. [seconds]
+FORGOTTEN_AFTER = 86_400
+# Age of a report after three missed ones. [seconds]
+SILENT_AFTER = 45.0
 
 
 class TargetLostError(StagelensError):
@@ -70,7 +75,6 @@ class Loss:
     fix: str  # what the sender can do
 
 
-_SMALLER = "send smaller batches (`OTEL_BSP_MAX_EXPORT_BATCH_SIZE`) without prompts, or raise `STAGELENS_MAX_BODY`"
 # Keys of the metric `names.COLLECTOR_LOST`.
 LOSSES = {
     "late_spans": Loss(
@@ -95,12 +99,6 @@ LOSSES = {
 def lost_points(series: Series, reason: str, number: int, at: int) -> PointColumns:
     """Return the point that counts *number* losses of a *reason* of `LOSSES` at the time *at*, in Unix seconds."""
     return PointColumns.of([Point(series, COLLECTOR_LOST, reason, at, Histogram(zero=number))])
-
-
-# Age after which a report is deleted, because its collector will not return. [seconds]
-FORGOTTEN_AFTER = 86_400
-# Age of a report after three missed ones. [seconds]
-SILENT_AFTER = 45.0
 
 
 @dataclass(frozen=True, slots=True)

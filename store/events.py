@@ -26,6 +26,18 @@ _MAX_AHEAD = timedelta(days=1)
 # Earliest valid time: times in seconds instead of milliseconds would be in the 1970s.
 _MAX_AGE = timedelta(days=400)
 _MINUTE_MS = 60_000
+# Maximum number of loads, enough for hundreds of replicas deployed every hour; the oldest loads are deleted first. [count]
+MAX_LOADS = 50_000
+_TEXTS = ("service", "version", "environment", "instance", "place", "model", "shape")
+# Phase of a process that stopped sending although requests were open: from the start of the oldest one, whose route is `model`,
+# to the last report; `own` is the number of open requests. Deleted if the process reports again.
+STOPPED = "stopped"
+# Maximum number of stopped processes of a service. [count]
+MAX_STOPPED = 100
+# Bodies of the last report may arrive so much later; the next report is later. [seconds]
+_SAME_REPORT_SECONDS = 5
+# Time in which each collector looks for reports of processes that had stopped. [seconds]
+_RETURNED_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +200,6 @@ def _parse_time(value: Any, now: datetime) -> datetime:
     return at
 
 
-# Maximum number of loads, enough for hundreds of replicas deployed every hour; the oldest loads are deleted first. [count]
-MAX_LOADS = 50_000
-_TEXTS = ("service", "version", "environment", "instance", "place", "model", "shape")
-
-
 @dataclass(frozen=True, slots=True)
 class StoredLoad:
     service: str  # Service of the replica
@@ -220,17 +227,6 @@ def forget_loads(connection: Connection, before: int) -> None:
     surplus = connection.execute(newest).scalar()
     if surplus is not None:
         connection.execute(delete(table).where(table.c.ended <= surplus))
-
-
-# Phase of a process that stopped sending although requests were open: from the start of the oldest one, whose route is `model`,
-# to the last report; `own` is the number of open requests. Deleted if the process reports again.
-STOPPED = "stopped"
-# Maximum number of stopped processes of a service. [count]
-MAX_STOPPED = 100
-# Bodies of the last report may arrive so much later; the next report is later. [seconds]
-_SAME_REPORT_SECONDS = 5
-# Time in which each collector looks for reports of processes that had stopped. [seconds]
-_RETURNED_SECONDS = 60
 
 
 def write_stopped(connection: Connection, stopped: Sequence[StoredLoad]) -> list[StoredLoad]:

@@ -35,6 +35,12 @@ from .schema import METRIC_CODES, WITHOUT_REPLICAS, WITHOUT_TOTALS
 from .series import Series
 
 _WITHOUT_TOTALS = frozenset(METRIC_CODES[name] for name in WITHOUT_TOTALS)
+BLOCK_FORMAT = 2
+# Columns of a block: one value for each point, and for `gap` and `amount` one for each bucket. The first gap of a point is its
+# lowest bucket.
+BLOCK_COLUMNS = ("series", "stage", "scale", "zero", "lengths", "sum", "gap", "amount")
+_BUCKET_COLUMNS = frozenset({"gap", "amount"})
+_HEAD = struct.Struct(f"<III{len(BLOCK_COLUMNS)}s")
 
 
 @dataclass(slots=True)
@@ -135,15 +141,9 @@ def histograms_of(rows: Sequence[PointRow]) -> HistogramArrays:
     )
 
 
-BLOCK_FORMAT = 2
 # Fewer points become rows, which are then cheaper. Readers need little memory for a few dozen blocks.
 MIN_BLOCK_POINTS, MAX_BLOCK_POINTS = 8, 1000
-# Columns of a block: one value for each point, and for `gap` and `amount` one for each bucket. The first gap of a point is its
-# lowest bucket.
-BLOCK_COLUMNS = ("series", "stage", "scale", "zero", "lengths", "sum", "gap", "amount")
-_BUCKET_COLUMNS = frozenset({"gap", "amount"})
 _FORMAT_BYTE, _LEVEL = bytes([BLOCK_FORMAT]), 1
-_HEAD = struct.Struct(f"<III{len(BLOCK_COLUMNS)}s")
 _UNSIGNED, _SIGNED, _FLOAT = ("<u1", "<u2", "<u4"), ("<i1", "<i2", "<i4", "<i8"), "<f8"
 _TYPES = dict(zip("abcdefgh", map(np.dtype, (*_UNSIGNED, *_SIGNED, _FLOAT)), strict=True))
 _LETTERS = {kind: letter for letter, kind in _TYPES.items()}

@@ -37,6 +37,9 @@ from .queries.windows import WindowQueries
 from .schema import Segment
 from .storage import Columns, PointQuery, Steps, StoredPoints, WrappedPoints
 
+# Tables without names and numbers of an environment; points are restricted by `VisiblePoints`.
+_SHARED = (schema.store, schema.rollups, schema.intents, schema.stages, schema.code_stacks, schema.points)
+
 
 class Reader(
     ServiceQueries,
@@ -80,10 +83,6 @@ class Reader(
     def _narrower(self) -> dict[frozenset[str], Reader]:
         # Of environments, for which there are few combinations.
         return {}
-
-
-# Tables without names and numbers of an environment; points are restricted by `VisiblePoints`.
-_SHARED = (schema.store, schema.rollups, schema.intents, schema.stages, schema.code_stacks, schema.points)
 
 
 def filtered_engine(engine: sa.Engine, environments: frozenset[str]) -> sa.Engine:

@@ -31,6 +31,13 @@ from .write import add_to_ledger, cut_ledger, ledger_ends, subtract_from_ledger
 SETTLE_SECONDS = 60
 # Time rolled up in one transaction, which blocks acknowledgements; in tiers of wider buckets, one bucket. [seconds]
 _CHUNK_SECONDS = 300
+# Share of the budget at which deletion starts, so that data that arrive before the next check fit. [ratio]
+FULL_SHARE = 0.9
+# Prefix of the names of imported batches: a file may be imported again until its data have expired.
+IMPORT_PREFIX = "import:"
+_NS = 1_000_000_000
+_DAY_SECONDS = 86_400
+_DAY_NS = _DAY_SECONDS * _NS
 
 
 def prepare_rollup(connection: Connection, points: Points, now: int) -> PreparedWrite | None:
@@ -68,15 +75,6 @@ def _as_totals(connection: Connection, rows: Sequence[PointRow]) -> list[PointRo
     series = schema.series
     totals = {row.id: row.total_id for row in connection.execute(select(series.c.id, series.c.total_id))}
     return [total for row in rows if (total := row.in_total(totals[row.series_id]))]
-
-
-# Share of the budget at which deletion starts, so that data that arrive before the next check fit. [ratio]
-FULL_SHARE = 0.9
-# Prefix of the names of imported batches: a file may be imported again until its data have expired.
-IMPORT_PREFIX = "import:"
-_NS = 1_000_000_000
-_DAY_SECONDS = 86_400
-_DAY_NS = _DAY_SECONDS * _NS
 
 
 @dataclass(frozen=True, slots=True)

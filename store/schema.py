@@ -21,6 +21,49 @@ from ..core import names
 # Maximum length of a name: all dimensions of a series together must fit into an index entry of PostgreSQL, which has
 # at most 2704 bytes.
 MAX_NAME_BYTES = 256
+# Number of each metric in the database, one byte in every row; the numbers must never change.
+METRIC_CODES = {
+    names.REQUEST_DURATION: 1,
+    names.STAGE_DURATION: 2,
+    names.STAGE_TIME: 3,
+    names.FIRST_TOKEN: 4,
+    names.OUTPUT_TOKEN: 5,
+    names.STREAM_GAP: 6,
+    names.FIRST_TOKEN_TIME: 7,
+    names.TOKENS: 8,
+    names.FAILED_CALL: 9,
+    names.BATCH_DURATION: 10,
+    names.FIRST_TOKEN_BY_INPUT: 11,
+    names.OUTPUT_TOKEN_BY_OUTPUT: 12,
+    names.ENGINE_REQUEST[0]: 13,
+    names.ENGINE_REQUEST[1]: 14,
+    names.ENGINE_STAGE[0]: 15,
+    names.ENGINE_STAGE[1]: 16,
+    names.ENGINE_FIRST_TOKEN[0]: 17,
+    names.ENGINE_FIRST_TOKEN[1]: 18,
+    names.ENGINE_OUTPUT_TOKEN[0]: 19,
+    names.ENGINE_OUTPUT_TOKEN[1]: 20,
+    names.ENGINE_TOKENS: 21,
+    names.ENGINE_BATCH: 22,
+    names.SUSPECT_REPORT: 23,
+    names.STALL_TIME: 24,
+    names.AGENT_COST: 25,
+    names.AGENT_BACKGROUND: 26,
+    names.HARDWARE: 27,
+    names.PROFILE_TIME: 28,
+    names.REQUEST_BY_ATTRIBUTE: 29,
+    names.REPLICA_STAGE_TIME: 30,
+    names.OPEN_TIME: 31,
+    names.PROBE_DURATION: 32,
+    names.COLLECTOR_LOST: 33,
+}
+# Metrics without totals: their rows are the most numerous, and queries read them for one service at a time.
+WITHOUT_TOTALS = frozenset({names.REQUEST_BY_ATTRIBUTE, names.REPLICA_STAGE_TIME, names.OPEN_TIME})
+# Columns of `series` that identify a series.
+DIMENSIONS = ("service", "version", "environment", "model", "model_version", "route", "device", "status", "cold")
+# Dimensions of a total, which adds up all series with equal values of them. Coarser tiers hold totals beside the series, and
+# nearly every query reads totals, so its cost does not depend on the number of routes or devices of a service.
+TOTAL_DIMENSIONS = ("service", "version", "environment", "status", "cold")
 
 
 def is_storable(text: str) -> bool:
@@ -85,54 +128,8 @@ class TierNumber(sa.TypeDecorator[int]):
         return None if value is None else tier_width(value)
 
 
-# Number of each metric in the database, one byte in every row; the numbers must never change.
-METRIC_CODES = {
-    names.REQUEST_DURATION: 1,
-    names.STAGE_DURATION: 2,
-    names.STAGE_TIME: 3,
-    names.FIRST_TOKEN: 4,
-    names.OUTPUT_TOKEN: 5,
-    names.STREAM_GAP: 6,
-    names.FIRST_TOKEN_TIME: 7,
-    names.TOKENS: 8,
-    names.FAILED_CALL: 9,
-    names.BATCH_DURATION: 10,
-    names.FIRST_TOKEN_BY_INPUT: 11,
-    names.OUTPUT_TOKEN_BY_OUTPUT: 12,
-    names.ENGINE_REQUEST[0]: 13,
-    names.ENGINE_REQUEST[1]: 14,
-    names.ENGINE_STAGE[0]: 15,
-    names.ENGINE_STAGE[1]: 16,
-    names.ENGINE_FIRST_TOKEN[0]: 17,
-    names.ENGINE_FIRST_TOKEN[1]: 18,
-    names.ENGINE_OUTPUT_TOKEN[0]: 19,
-    names.ENGINE_OUTPUT_TOKEN[1]: 20,
-    names.ENGINE_TOKENS: 21,
-    names.ENGINE_BATCH: 22,
-    names.SUSPECT_REPORT: 23,
-    names.STALL_TIME: 24,
-    names.AGENT_COST: 25,
-    names.AGENT_BACKGROUND: 26,
-    names.HARDWARE: 27,
-    names.PROFILE_TIME: 28,
-    names.REQUEST_BY_ATTRIBUTE: 29,
-    names.REPLICA_STAGE_TIME: 30,
-    names.OPEN_TIME: 31,
-    names.PROBE_DURATION: 32,
-    names.COLLECTOR_LOST: 33,
-}
-
-# Metrics without totals: their rows are the most numerous, and queries read them for one service at a time.
-WITHOUT_TOTALS = frozenset({names.REQUEST_BY_ATTRIBUTE, names.REPLICA_STAGE_TIME, names.OPEN_TIME})
-
 ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.values())
 
-# Columns of `series` that identify a series.
-DIMENSIONS = ("service", "version", "environment", "model", "model_version", "route", "device", "status", "cold")
-
-# Dimensions of a total, which adds up all series with equal values of them. Coarser tiers hold totals beside the series, and
-# nearly every query reads totals, so its cost does not depend on the number of routes or devices of a service.
-TOTAL_DIMENSIONS = ("service", "version", "environment", "status", "cold")
 
 metadata = sa.MetaData()
 

@@ -25,6 +25,29 @@ from .schema import storable, storable_name
 _Ints: TypeAlias = NDArray[np.int64]
 
 WARM, COLD = "0", "1"
+# Keys of points that are not chosen by users.
+_KNOWN_KEYS = {
+    *BY_KEY,
+    *BATCH_SIZES.names,
+    *TOKEN_COUNTS.names,
+    *DEFINITIONS,
+    *AGENT_LEVELS,
+    TOKENS_IN,
+    TOKENS_OUT,
+    OTHER,
+}
+_OTHER_STACK = f":{OTHER}"
+REMEMBERED_FACTOR = 10
+# Maximum number of cached keys of points, about 300 bytes each. [count]
+_MAX_KEYS = 50_000
+_CAPPED_DIMENSIONS = ("version", "environment", "model", "model_version", "route", "device")
+_CAPPED_VALUES = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
+# Maximum time by which a sender's clock may be ahead before its times are replaced. [seconds]
+MAX_SKEW_SECONDS = 60
+# Maximum time of the store after its newest data, long enough to roll up the last hour. [seconds]
+GRACE_SECONDS = 2 * 3600
+# Data after a gap of this length may have the times of a wrong clock, until data have arrived for as long. [seconds]
+TRIAL_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +97,6 @@ class SeriesNumbers:
     total_id: int
 
 
-# Keys of points that are not chosen by users.
-_KNOWN_KEYS = {
-    *BY_KEY,
-    *BATCH_SIZES.names,
-    *TOKEN_COUNTS.names,
-    *DEFINITIONS,
-    *AGENT_LEVELS,
-    TOKENS_IN,
-    TOKENS_OUT,
-    OTHER,
-}
 # Maximum number of hardware keys (measures of processes and GPUs) of a service within an hour; further ones share one key.
 # Every deployment has new processes, so a permanent cap would soon be used up.
 MAX_PLACES, _PLACES_SECONDS = 5000, 3600
@@ -94,12 +106,6 @@ MAX_ATTRIBUTES, MAX_ATTRIBUTE_VALUES, _ATTRIBUTES_SECONDS = 24, 100, 3600
 # one row for each stage, or replace the least recently used ones.
 MAX_STACKS, MAX_STORED_STACKS = 500, 50_000
 _STACK_SECONDS, _DAY_SECONDS = 3600, 86_400
-_OTHER_STACK = f":{OTHER}"
-REMEMBERED_FACTOR = 10
-# Maximum number of cached keys of points, about 300 bytes each. [count]
-_MAX_KEYS = 50_000
-_CAPPED_DIMENSIONS = ("version", "environment", "model", "model_version", "route", "device")
-_CAPPED_VALUES = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
 
 
 class PointKeys:
@@ -406,14 +412,6 @@ def _new_id(key: Sequence[int] | None) -> int:
     if key is None:
         raise AssertionError  # a single insert always has a key
     return key[0]
-
-
-# Maximum time by which a sender's clock may be ahead before its times are replaced. [seconds]
-MAX_SKEW_SECONDS = 60
-# Maximum time of the store after its newest data, long enough to roll up the last hour. [seconds]
-GRACE_SECONDS = 2 * 3600
-# Data after a gap of this length may have the times of a wrong clock, until data have arrived for as long. [seconds]
-TRIAL_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)

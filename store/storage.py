@@ -28,6 +28,8 @@ from .selection import Selection
 T = TypeVar("T")
 # Requests by latency, and the time of each stage in the same buckets.
 BREAKDOWN_METRICS = (REQUEST_DURATION, STAGE_TIME)
+# Scales lie within -10..20.
+_SCALE_OFFSET = 10
 
 
 class InUseError(StoreError):
@@ -71,10 +73,6 @@ class SeriesSeen:
     requests: int  # Sum of the counts
     first: int  # Start of the first bucket with data. [Unix seconds]
     last: int  # Start of the last 10 s of the last bucket with data. [Unix seconds]
-
-
-# Scales lie within -10..20.
-_SCALE_OFFSET = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,16 @@ COMMON_HINTS: Sequence[Hint] = (
     ("sent no response", "The receiver sent no response: check there whether the message arrived."),
     ("is not valid", "Write the full URL, starting with https://."),
 )
+# Deadline for the whole exchange; shorter than the lease of an outbox row. [seconds]
+DEADLINE_SECONDS = 20.0
+# Size limit of a response. [bytes]
+MAX_ANSWER_BYTES = 4_000_000
+# Temporary 4xx responses; all others are permanent errors.
+TRANSIENT_4XX = frozenset({408, 409, 425, 429})
+# Maximum length of a response text in an error.
+MAX_SHOWN_CHARS = 200
+# Shorter parts of a URL are not secrets, and would be redacted inside unrelated words.
+MIN_SECRET_CHARS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +145,6 @@ def find_hint(error: str, hints: Sequence[Hint]) -> str:
 
 # Timeout of each step of a request: connect, send, receive. [seconds]
 TIMEOUT = httpx.Timeout(8.0, connect=4.0)
-# Deadline for the whole exchange; shorter than the lease of an outbox row. [seconds]
-DEADLINE_SECONDS = 20.0
-# Size limit of a response. [bytes]
-MAX_ANSWER_BYTES = 4_000_000
-# Temporary 4xx responses; all others are permanent errors.
-TRANSIENT_4XX = frozenset({408, 409, 425, 429})
-# Maximum length of a response text in an error.
-MAX_SHOWN_CHARS = 200
-# Shorter parts of a URL are not secrets, and would be redacted inside unrelated words.
-MIN_SECRET_CHARS = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ from ...analysis.policies import Severity
 from ...analysis.profile import FunctionGrowth
 from ...questions.changed import CauseKind, Failures
 
+# Fields that differ between channels and attempts.
+_OF_ONE_DELIVERY = ("first", "repeat", "reference", "chart")
+
 
 @dataclass(frozen=True, slots=True)
 class Burn:
@@ -201,8 +204,6 @@ class Finding:
 
 
 _FINDING = TypeAdapter(Finding)
-# Fields that differ between channels and attempts.
-_OF_ONE_DELIVERY = ("first", "repeat", "reference", "chart")
 
 
 @dataclass(frozen=True, slots=True)

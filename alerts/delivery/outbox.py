@@ -44,6 +44,13 @@ GIVE_UP_SECONDS = {"page": 24 * 3600.0, "ticket": 6 * 3600.0}
 MIN_ATTEMPTS = 24
 
 _OPEN_STATES = ("waiting", "sending")
+log = logging.getLogger(__name__)
+# Longer than the longest attempt, so that two processes do not send the same message. [seconds]
+LEASE_SECONDS = 60.0
+# Poll interval of an idle thread. [seconds]
+POLL_SECONDS = 2.0
+# Wait while another process sends an earlier message of the same incident. [seconds]
+OTHERS_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,15 +250,6 @@ def _new_row(message: Message, channel: str) -> dict[str, Any]:
         "changed_at": message.at,
         "error": "",
     }
-
-
-log = logging.getLogger(__name__)
-# Longer than the longest attempt, so that two processes do not send the same message. [seconds]
-LEASE_SECONDS = 60.0
-# Poll interval of an idle thread. [seconds]
-POLL_SECONDS = 2.0
-# Wait while another process sends an earlier message of the same incident. [seconds]
-OTHERS_SECONDS = 0.5
 
 
 class AlertsThread(PeriodicThread):

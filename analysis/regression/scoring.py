@@ -24,6 +24,10 @@ from .strata import Strata
 T = TypeVar("T")
 # Format of stored references; raised when rows or windows change.
 FORMAT = 3
+# Value larger than any statistic; pads windows with fewer blocks.
+PADDING = 1e9
+# Period over which the load is compared with that of the reference. [minutes]
+LOAD_MINUTES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +171,6 @@ def _histogram(day: statistic.MinuteHistograms, counts: np.ndarray) -> Histogram
     return Histogram(
         buckets={index: count for index, count in zip(day.index.tolist(), amounts.tolist(), strict=True) if count}
     )
-
-
-# Value larger than any statistic; pads windows with fewer blocks.
-PADDING = 1e9
-# Period over which the load is compared with that of the reference. [minutes]
-LOAD_MINUTES = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,11 @@ from ..errors import ConfigError
 from .values import parse_duration, parse_size
 from .yaml_config import meant, show
 
+MAX_PORT = 65_535
+# Maximum size of a secret file, which holds a key or an address; a larger file was mounted by mistake.
+MAX_FILE_BYTES = 16_384
+T = TypeVar("T")
+
 
 def reject_value(fix: str, *, why: str = "", example: str = "") -> NoReturn:
     """Fail in a validator with the message "<place> is <value><why>; <fix>, such as <example>"."""
@@ -24,11 +29,6 @@ def reject_value(fix: str, *, why: str = "", example: str = "") -> NoReturn:
 def reject(text: str) -> NoReturn:
     """Fail in a validator with the message "<place> <text>", which does not repeat the value."""
     raise PydanticCustomError("text", "{text}", {"text": text})  # noqa: EM101 - its type
-
-
-MAX_PORT = 65_535
-# Maximum size of a secret file, which holds a key or an address; a larger file was mounted by mistake.
-MAX_FILE_BYTES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,6 @@ def _entries(value: object) -> object:
     return {str(key): item for key, item in value.items() if item is not None}
 
 
-T = TypeVar("T")
 Text = Annotated[str, BeforeValidator(as_text)]
 # A text, or a list of texts.
 Texts = Annotated[tuple[str, ...], BeforeValidator(as_texts)]

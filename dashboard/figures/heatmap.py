@@ -44,6 +44,7 @@ _MAX_CELLS = 8_000
 _TWO_BYTES = 65_535
 # Row of zero latencies, if there are no other latencies.
 _SHORTEST_SECONDS = 1e-7
+_INK_SCALE = [[0, "$ink@~.06"], [0.35, "$ink@~.22"], [0.7, "$ink@~.5"], [1, "$ink@~.92"]]
 
 
 def heat_figure(
@@ -180,9 +181,6 @@ def _cells_trace(grid: _Grid, axis: TimeAxis, *, by_stage: bool) -> Trace:
             "times": [axis.text(start) for start in grid.starts],
         },
     }
-
-
-_INK_SCALE = [[0, "$ink@~.06"], [0.35, "$ink@~.22"], [0.7, "$ink@~.5"], [1, "$ink@~.92"]]
 
 
 def _stage_scale(stages: Sequence[str]) -> list[list[float | str]]:

@@ -53,6 +53,15 @@ from .service_frame import service_tabs
 from .shared_attributes import slow_of_side_card
 
 _MARKED = re.compile(r"([\\`*_\[\]<>|])")
+# Highest percentile of the charts; beyond it too few requests remain for a difference.
+_LAST_DELTA = 0.995
+_MEDIAN = 0.5
+# Stages with a smaller share of the change are not in the description.
+_MINOR = 0.05
+# Maximum number of versions in a menu, newest first; others can be typed.
+_MAX_VERSIONS = 20
+_PLACE = "/regressions"
+_REPORT = "report"
 
 
 def report(context: Context, comparison: PairComparison) -> str:
@@ -107,16 +116,7 @@ def _plain(text: str) -> str:
     return _MARKED.sub(r"\\\1", " ".join(text.split()))
 
 
-# Highest percentile of the charts; beyond it too few requests remain for a difference.
-_LAST_DELTA = 0.995
-_MEDIAN = 0.5
-# Stages with a smaller share of the change are not in the description.
-_MINOR = 0.05
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
-# Maximum number of versions in a menu, newest first; others can be typed.
-_MAX_VERSIONS = 20
-_PLACE = "/regressions"
-_REPORT = "report"
 
 
 def render(context: Context) -> Page:

@@ -41,6 +41,27 @@ _HEAD: tuple[tuple[components.Node, str], ...] = (
     ("Dominated by", "hide"),
     ("Status", "r hide"),
 )
+T = TypeVar("T")
+# Maximum number of event markers in a chart.
+_MAX_MARKERS = 4
+_BUCKET = timedelta(seconds=10)
+# Agents send every 10 s, and retry after a failure.
+_SILENT = timedelta(minutes=2)
+# Maximum length of an event name on charts; the events page shows the full name.
+_MAX_NAME = 24
+_EXAMPLE = 'pip install -e ".[server]" fastapi uvicorn magika'
+_RUN = "stagelens run -- uvicorn serve:app --app-dir examples/start/onnxruntime"
+_BY_HAND = """import stagelens
+
+with stagelens.request("classify"):
+    with stagelens.stage("preprocess"):
+        batch = resize(image)
+    with stagelens.stage("forward"):
+        scores = model(batch)"""
+_DEMO = "make demo"
+# Default OTLP port of agents.
+_PORT = 4318
+NO_REQUEST_YET = ("No request so far", "None has ended and was counted. ")
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -94,27 +115,7 @@ def status_pill(status: str) -> Component:
     return components.pill(status, "bad" if status == STATUS_ERROR else "")
 
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
-# Maximum number of event markers in a chart.
-_MAX_MARKERS = 4
-_BUCKET = timedelta(seconds=10)
-# Agents send every 10 s, and retry after a failure.
-_SILENT = timedelta(minutes=2)
-# Maximum length of an event name on charts; the events page shows the full name.
-_MAX_NAME = 24
-_EXAMPLE = 'pip install -e ".[server]" fastapi uvicorn magika'
-_RUN = "stagelens run -- uvicorn serve:app --app-dir examples/start/onnxruntime"
-_BY_HAND = """import stagelens
-
-with stagelens.request("classify"):
-    with stagelens.stage("preprocess"):
-        batch = resize(image)
-    with stagelens.stage("forward"):
-        scores = model(batch)"""
-_DEMO = "make demo"
-# Default OTLP port of agents.
-_PORT = 4318
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,9 +325,6 @@ def _short(name: str) -> str:
 
 def _python(at: object) -> datetime:
     return pd.Timestamp(at).to_pydatetime()  # pyright: ignore[reportArgumentType] - pandas types its timestamps as object
-
-
-NO_REQUEST_YET = ("No request so far", "None has ended and was counted. ")
 
 
 def no_data(context: Context) -> list[components.Node]:

@@ -12,6 +12,15 @@ from .format import duration
 _NS = 1e9
 # Stalls below this share of the latency are omitted. [ratio]
 _NOTICED = 0.01
+# Labels of the counters in `names.AROUND`; its duration has none.
+_HAPPENED = ("Switches", "Page faults", "Allocator retries")
+_TIMED = {
+    "reported": "reported by its server",
+    "averaged": "reported by its server, on average",
+    "launch": "launch only",
+    "sampled": "sampled",
+}
+_PARTS = {"body": "reading the response", "rest": "rest of the call"}
 
 
 def stalls_by_cause(seconds: Mapping[str, float], whole: float) -> dict[str, dict[str, float]]:
@@ -57,10 +66,6 @@ def stalls_of_trace(attributes: Mapping[str, object]) -> dict[str, float]:
     return seconds_of
 
 
-# Labels of the counters in `names.AROUND`; its duration has none.
-_HAPPENED = ("Switches", "Page faults", "Allocator retries")
-
-
 def process_counters(attributes: Mapping[str, object]) -> dict[str, str]:
     r"""Return the process counters in the root span *attributes* of a request, by label.
 
@@ -82,15 +87,6 @@ def span_stalls(attributes: Mapping[str, object]) -> list[str]:
     """
     met = {cause: attributes.get(STALL_PREFIX + key) for key, cause in STALL_CAUSES.items()}
     return [f"{cause.label} {duration(spent / _NS)}" for cause, spent in met.items() if isinstance(spent, int)]
-
-
-_TIMED = {
-    "reported": "reported by its server",
-    "averaged": "reported by its server, on average",
-    "launch": "launch only",
-    "sampled": "sampled",
-}
-_PARTS = {"body": "reading the response", "rest": "rest of the call"}
 
 
 def span_name(span: Mapping[str, Any]) -> str:

@@ -27,6 +27,11 @@ from ..access import ForbiddenError
 
 BAD_REQUEST, FORBIDDEN, NOT_FOUND = 400, 403, 404
 _MAX_PERCENTILES = 100
+# Columns such as `wait (ms)` and `wait [ms]` contain their unit; columns of the store have the unit as a suffix.
+_UNIT = re.compile(r"(?P<name>.+?)\s*[(\[](?P<unit>[^()\[\]]+)[)\]]\s*")
+_NAMED_UNITS = {"_seconds": "s", "_bytes": "B", "_ratio": "ratio"}
+# Spreadsheets interpret text that starts with these as a formula; tab and carriage return because they are trimmed first.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class BadRequestError(StagelensError):
@@ -82,11 +87,6 @@ def required(given: Mapping[str, str], key: str) -> str:
 
 
 _log = logging.getLogger(__name__)
-# Columns such as `wait (ms)` and `wait [ms]` contain their unit; columns of the store have the unit as a suffix.
-_UNIT = re.compile(r"(?P<name>.+?)\s*[(\[](?P<unit>[^()\[\]]+)[)\]]\s*")
-_NAMED_UNITS = {"_seconds": "s", "_bytes": "B", "_ratio": "ratio"}
-# Spreadsheets interpret text that starts with these as a formula; tab and carriage return because they are trimmed first.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @singledispatch

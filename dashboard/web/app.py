@@ -38,6 +38,31 @@ _PORT_FIX = "Stop the process on that port, or choose another port with STAGELEN
 _MAX_CONNECTIONS = 300
 # A browser opens six connections; ten readers may share one address.
 _MAX_OF_ONE_ADDRESS = 64
+# Place of the page in the frame, a text that no page contains.
+_HERE = "\0"
+_FILES = {
+    "boot": "boot.js",
+    "font": "inter-latin-wght-normal.woff2",
+    "icon": "icon.svg",
+    "plotly": "plotly.min.js",
+    "script": "app.js",
+    "style": "app.css",
+}
+_HEAD = """<!doctype html>
+<html lang="en" data-zone="{zone}"{auth}>
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="csrf-token" content="{token}">
+<title>Stagelens</title>
+<link rel="stylesheet" href="{style}">
+<link rel="preload" href="{font}" as="font" type="font/woff2" crossorigin>
+<script src="{boot}"></script>
+<script src="{script}" data-plotly="{plotly}" async></script>
+<link rel="icon" href="{icon}" type="image/svg+xml">
+</head>
+<body>
+"""
 
 
 class Dashboard:
@@ -147,10 +172,6 @@ def _seen() -> dict[str, Any]:
     return seen if isinstance(seen, dict) else {}
 
 
-# Place of the page in the frame, a text that no page contains.
-_HERE = "\0"
-
-
 def _document(context: Context) -> Iterator[str]:
     start, end = as_html(frame(context.view, _HERE)).split(_HERE)
     files = {name: assets.url(file) for name, file in _FILES.items()}
@@ -205,31 +226,6 @@ def _seen_state(state: Mapping[str, Any]) -> str:
 
 def _is_same(seen: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return seen.get("revision") == now["revision"] or bool(now["own"] and seen.get("own") == now["own"])
-
-
-_FILES = {
-    "boot": "boot.js",
-    "font": "inter-latin-wght-normal.woff2",
-    "icon": "icon.svg",
-    "plotly": "plotly.min.js",
-    "script": "app.js",
-    "style": "app.css",
-}
-_HEAD = """<!doctype html>
-<html lang="en" data-zone="{zone}"{auth}>
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="csrf-token" content="{token}">
-<title>Stagelens</title>
-<link rel="stylesheet" href="{style}">
-<link rel="preload" href="{font}" as="font" type="font/woff2" crossorigin>
-<script src="{boot}"></script>
-<script src="{script}" data-plotly="{plotly}" async></script>
-<link rel="icon" href="{icon}" type="image/svg+xml">
-</head>
-<body>
-"""
 
 
 def _template(name: str, content: str) -> str:

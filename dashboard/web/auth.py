@@ -49,6 +49,10 @@ _MAX_REMEMBERED = 256
 _MAX_NAME = 128
 # Maximum number of page threads that check a secret at the same time, and the retry time of other requests. [seconds]
 _MAX_HASHING, _BUSY_SECONDS = 3, 1.0
+_PREFIX = "signed-out:"
+# Maximum delay until a sign-out at another dashboard takes effect here. [seconds]
+_FRESH_SECONDS = 10.0
+LENGTH_SECONDS = 30 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +253,6 @@ class LoginThrottle:
     def succeeded(self, address: str) -> None:
         with self._lock:
             self._known.pop(client_of(address), None)
-
-
-_PREFIX = "signed-out:"
-# Maximum delay until a sign-out at another dashboard takes effect here. [seconds]
-_FRESH_SECONDS = 10.0
-LENGTH_SECONDS = 30 * 86_400
 
 
 def session_of(name: str, secret: str, now: float) -> str:

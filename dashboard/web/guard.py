@@ -33,6 +33,13 @@ CSRF_HEADER = "X-CSRF-Token"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 # Larger forms would take long to parse; `next` is the longest field.
 _MAX_FORM_BYTES = 8192
+# Inline styles are needed by Plotly and for bar widths; the other rules prevent styles from loading anything.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_WRONG = 401
+_WRONG_TOKEN = "Wrong token."  # noqa: S105 - a message
 
 
 def protect(
@@ -164,16 +171,7 @@ def _csrf_tokens() -> Any:
     return flask.current_app.extensions["stagelens csrf"]
 
 
-# Inline styles are needed by Plotly and for bar widths; the other rules prevent styles from loading anything.
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-
-
 SIGN_IN, SIGN_OUT = "/signin", "/signout"
-_WRONG = 401
-_WRONG_TOKEN = "Wrong token."  # noqa: S105 - a message
 
 
 def add_signin_routes(

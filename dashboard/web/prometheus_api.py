@@ -55,6 +55,12 @@ _SERVICE, _QUANTILE, _STAGE, _SLO = "service_name", "quantile", "stage", "slo"
 # Labels that a series has if the query names them, by dimension of the store.
 _OPTIONAL = {LABELS[name]: name for name in ("version", "environment", "model", "route")}
 _DIMENSIONS = {_SERVICE: "service", **_OPTIONAL}
+# Metric whose series are searched for the values of a label if the request names none.
+_VALUES_FROM = {
+    _QUANTILE: "stagelens_latency_seconds",
+    _STAGE: "stagelens_stage_seconds",
+    _SLO: "stagelens_slo_budget_left",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +90,6 @@ METRICS = {
         "Burn rate of an objective over the last hour.", "", (_SLO, _SERVICE), None
     ),
     "stagelens_slo_budget_left": ServedMetric("Unspent share of an error budget.", "", (_SLO, _SERVICE), None),
-}
-# Metric whose series are searched for the values of a label if the request names none.
-_VALUES_FROM = {
-    _QUANTILE: "stagelens_latency_seconds",
-    _STAGE: "stagelens_stage_seconds",
-    _SLO: "stagelens_slo_budget_left",
 }
 
 

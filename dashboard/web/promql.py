@@ -37,6 +37,47 @@ _WINDOW_HINT = (
     'stagelens_requests_per_second or stagelens_latency_seconds{quantile="0.99"}, and set the window with the '
     "parameter lookback_delta"
 )
+# Time limit of a request; a query to the store between two checks takes up to about 10 s. [seconds]
+_MAX_SECONDS = 20.0
+# Limits of all parts of a request together: name, maximum, kind of the error, and what to do instead.
+LIMITS = {
+    "selectors": (30, "bad_data", "send several queries"),
+    "matchers": (200, "bad_data", "use fewer"),
+    "bytes for regular expressions": (500_000, "bad_data", "write values as a|b|c, or shorter repetitions"),
+    "series": (20_000, "execution", "name fewer labels, or select fewer services"),
+    "values": (1_000_000, "execution", "use a larger step, a shorter time, or fewer services"),
+    "points in the response": (250_000, "execution", "use a larger step, or an aggregation such as topk"),
+}
+# Values without operators other than |, as Grafana writes those of a variable; they need no engine.
+_PLAIN = re.compile(r"(\()?(?P<values>(?:[^\\.+*?()\[\]{}^$]|\\[^0-9A-Za-z])*)(?(1)\))")
+_PART = re.compile(
+    r"\\[pPxuU](?:\{[^}]*\}|.)?|\\.|\[\^?\]?|\(\?(?P<flags>[a-zA-Z-]*)"
+    r"|\{\s*(?P<low>[0-9]*)\s*,?\s*(?P<high>[0-9]*)\s*\}|.",
+    re.DOTALL,
+)
+# Classes as in RE2, and so in Prometheus; those of Unicode, which the engine would use, are a hundred times larger.
+_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\f\r "}
+# A text, to its end or that of the query; a comment; or an operator of a regular expression.
+_TOKEN = re.compile(r"""(["'`])(?:\\.|(?!\1)[^\\])*(?:\1|\\?\Z)|\#[^\n]*|=~|!~""", re.DOTALL)
+# First character of the value of a matcher that is a regular expression.
+_MARK = "\ue000"
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.divide,
+    # The sign of the result is that of the dividend, as in Go.
+    "%": np.fmod,
+    "^": np.power,
+}
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": np.equal,
+    "!=": np.not_equal,
+    ">": np.greater,
+    "<": np.less,
+    ">=": np.greater_equal,
+    "<=": np.less_equal,
+}
 
 
 class QueryError(StagelensError):
@@ -61,19 +102,6 @@ class VectorSeries:
 
 Vector: TypeAlias = list[VectorSeries]
 Value: TypeAlias = Vector | Floats
-
-
-# Time limit of a request; a query to the store between two checks takes up to about 10 s. [seconds]
-_MAX_SECONDS = 20.0
-# Limits of all parts of a request together: name, maximum, kind of the error, and what to do instead.
-LIMITS = {
-    "selectors": (30, "bad_data", "send several queries"),
-    "matchers": (200, "bad_data", "use fewer"),
-    "bytes for regular expressions": (500_000, "bad_data", "write values as a|b|c, or shorter repetitions"),
-    "series": (20_000, "execution", "name fewer labels, or select fewer services"),
-    "values": (1_000_000, "execution", "use a larger step, a shorter time, or fewer services"),
-    "points in the response": (250_000, "execution", "use a larger step, or an aggregation such as topk"),
-}
 
 
 class QueryLimits:
@@ -112,15 +140,6 @@ class Matcher:
         return self._is_match(value) != self._is_negated
 
 
-# Values without operators other than |, as Grafana writes those of a variable; they need no engine.
-_PLAIN = re.compile(r"(\()?(?P<values>(?:[^\\.+*?()\[\]{}^$]|\\[^0-9A-Za-z])*)(?(1)\))")
-_PART = re.compile(
-    r"\\[pPxuU](?:\{[^}]*\}|.)?|\\.|\[\^?\]?|\(\?(?P<flags>[a-zA-Z-]*)"
-    r"|\{\s*(?P<low>[0-9]*)\s*,?\s*(?P<high>[0-9]*)\s*\}|.",
-    re.DOTALL,
-)
-# Classes as in RE2, and so in Prometheus; those of Unicode, which the engine would use, are a hundred times larger.
-_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\f\r "}
 _ASCII = {rf"\{name}": f"[{characters}]" for name, characters in _CLASSES.items()} | {
     rf"\{name.upper()}": f"[^{characters}]" for name, characters in _CLASSES.items()
 }
@@ -190,12 +209,6 @@ def _part_bytes(part: str) -> int:
 
 def _invalid(text: str, why: str = "it is not in the syntax of RE2") -> QueryError:
     return QueryError(f"invalid regex {text[:100]!r}: {why}")
-
-
-# A text, to its end or that of the query; a comment; or an operator of a regular expression.
-_TOKEN = re.compile(r"""(["'`])(?:\\.|(?!\1)[^\\])*(?:\1|\\?\Z)|\#[^\n]*|=~|!~""", re.DOTALL)
-# First character of the value of a matcher that is a regular expression.
-_MARK = "\ue000"
 
 
 def parse(query: str) -> promql.Expr:
@@ -324,23 +337,6 @@ def _unsupported(expression: promql.Expr) -> str:
     return f"text is not supported; {SUPPORTED}"
 
 
-_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": np.divide,
-    # The sign of the result is that of the dividend, as in Go.
-    "%": np.fmod,
-    "^": np.power,
-}
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "==": np.equal,
-    "!=": np.not_equal,
-    ">": np.greater,
-    "<": np.less,
-    ">=": np.greater_equal,
-    "<=": np.less_equal,
-}
 # Functions of values of shape (series, times), at least one of which is not NaN at each time that counts.
 _AGGREGATIONS: dict[str, Callable[[Floats], Any]] = {
     "sum": lambda values: np.nansum(values, axis=0),

@@ -35,6 +35,8 @@ from .routing import context_of, render_page, view_of
 PATH = "/report"
 
 _SCRIPTS = ("plotly.min.js", "figure.js", "inspector.js", "slots.js", "slots_keys.js", "waterfall.js", "report.js")
+# Attributes that link a table to the chart beside it.
+_LINKED_ATTRIBUTES = ("data-inspector", "data-percentile")
 
 
 def report(context: Context, page: Page, made_at: datetime, live: str) -> str:
@@ -108,8 +110,6 @@ def _inlined(font: re.Match[str]) -> str:
 
 # Maximum number of services in the report of a run, and of retained requests for each service.
 _MAX_SERVICES, _TRACES = 10, 3
-# Attributes that link a table to the chart beside it.
-_LINKED_ATTRIBUTES = ("data-inspector", "data-percentile")
 
 
 def run_report(store: Store, start: datetime, end: datetime, title: str, note: str) -> str:

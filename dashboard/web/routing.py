@@ -82,6 +82,29 @@ SERVICE_PAGES: dict[str, Callable[[Context], Page]] = {
 }
 ZONE_COOKIE = "stagelens_zone"
 _log = logging.getLogger(__name__)
+# Values of parameters that select one of a few, by page; a page uses the default instead of another value.
+_ANYWHERE: Mapping[str, Collection[str]] = {
+    "vs": COMPARED,
+    "tz": ("utc",),
+    "refresh": ("off",),
+    "cold": (WITHOUT_COLD, ONLY_COLD),
+}
+_ON_PAGE: Mapping[str, Mapping[str, Collection[str]]] = {
+    "": {"kind": KINDS, "rank": get_args(WasteKind)},
+    "advice": {"rank": RANKS, "kind": ("all",)},
+    "compare": {"p": QUANTILES},
+    "events": {"kind": events.KINDS},
+    "s": {
+        "y": ("time", "share"),
+        "x": ("tail", "even"),
+        "t": OVER_TIME,
+        "by": ("stage", "count"),
+        "d": ("zoom", "select"),
+    },
+    "slo": {"w": slo.WINDOWS},
+    "trace": {"y": ("stages", "lanes", "services")},
+    "traces": {"t": ("slow", "new"), "err": ("0", "1", "2")},
+}
 
 
 def view_of(source: Source, path: str | None, search: str | None) -> View:
@@ -147,31 +170,6 @@ def page_body(context: Context, page: Page) -> Component:
     return html.Div(
         [node for node in shown if node is not None], className="page", **attributes({"data-title": page.title})
     )
-
-
-# Values of parameters that select one of a few, by page; a page uses the default instead of another value.
-_ANYWHERE: Mapping[str, Collection[str]] = {
-    "vs": COMPARED,
-    "tz": ("utc",),
-    "refresh": ("off",),
-    "cold": (WITHOUT_COLD, ONLY_COLD),
-}
-_ON_PAGE: Mapping[str, Mapping[str, Collection[str]]] = {
-    "": {"kind": KINDS, "rank": get_args(WasteKind)},
-    "advice": {"rank": RANKS, "kind": ("all",)},
-    "compare": {"p": QUANTILES},
-    "events": {"kind": events.KINDS},
-    "s": {
-        "y": ("time", "share"),
-        "x": ("tail", "even"),
-        "t": OVER_TIME,
-        "by": ("stage", "count"),
-        "d": ("zoom", "select"),
-    },
-    "slo": {"w": slo.WINDOWS},
-    "trace": {"y": ("stages", "lanes", "services")},
-    "traces": {"t": ("slow", "new"), "err": ("0", "1", "2")},
-}
 
 
 def parameter_errors(context: Context, given: Mapping[str, str]) -> Iterator[BadRequestError]:

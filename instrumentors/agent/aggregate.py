@@ -33,6 +33,20 @@ from .stacks import MAX_KEYS, other_key
 
 # Positions in `AGENT_LEVELS`.
 ALL, NO_TRACES, NO_FACTS, REQUESTS_ONLY, NOTHING = range(len(AGENT_LEVELS))
+# A shorter request that runs alone can hardly be held up by its event loop, [nanoseconds]
+ALONE_NS = int(IDLE_SECONDS * 1e9)
+# unless that happens to more than one in this many requests.
+RARELY = 100
+# Bounds the memory if the user's code sets a route, model or device per request.
+MAX_SERIES = 1000
+MAX_STAGE = 64
+# First HTTP status of server errors.
+SERVER_ERROR = 500
+# 7, 7.0 and numpy's 7 are one key of a dictionary but different texts.
+_TEXTS = (str, type(None))
+# Facts that are counted for each outgoing call.
+_CALLS = (("@failed", names.FAILED_CALL), ("@suspect", names.SUSPECT_REPORT))
+_STREAM_FACTS = frozenset({"@first_token", "@tokens_in", "@tokens_out", "@gap"})
 
 
 @dataclass(slots=True)
@@ -54,17 +68,6 @@ class RequestTotals:
 
 # One request in `SAMPLED` is retained as a sample for the cost calibration, at most the latest `MAX_SAMPLES`.
 SAMPLED, MAX_SAMPLES = 16, 8
-
-# A shorter request that runs alone can hardly be held up by its event loop, [nanoseconds]
-ALONE_NS = int(IDLE_SECONDS * 1e9)
-# unless that happens to more than one in this many requests.
-RARELY = 100
-
-# Bounds the memory if the user's code sets a route, model or device per request.
-MAX_SERIES = 1000
-MAX_STAGE = 64
-# First HTTP status of server errors.
-SERVER_ERROR = 500
 
 
 class Dimensions(NamedTuple):
@@ -275,10 +278,6 @@ class Aggregator:
                 yield series.cold
 
 
-# 7, 7.0 and numpy's 7 are one key of a dictionary but different texts.
-_TEXTS = (str, type(None))
-
-
 def _status_of(facts: dict[str, Any], error_type: str, http_status: int) -> str:
     if "@cancelled" in facts:
         return names.STATUS_CANCELLED
@@ -293,10 +292,6 @@ def dimensions_of(facts: dict[str, Any], route: str, status: str = names.STATUS_
         to_text(facts.get("@device")),
         status,
     )
-
-
-# Facts that are counted for each outgoing call.
-_CALLS = (("@failed", names.FAILED_CALL), ("@suspect", names.SUSPECT_REPORT))
 
 
 def _add_facts(
@@ -333,9 +328,6 @@ def _add_profile(delta: Delta, time_by_key: Mapping[str, int], duration: int) ->
             delta.profile_keys.add(key)
         limited[key] = limited.get(key, 0) + spent
     delta.counts.add_profile(limited, duration)
-
-
-_STREAM_FACTS = frozenset({"@first_token", "@tokens_in", "@tokens_out", "@gap"})
 
 
 def _add_stream(

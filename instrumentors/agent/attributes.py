@@ -34,6 +34,7 @@ NUMBERS = {
     "@tokens_out": (attributes.OUTPUT_TOKENS, 1),
     "@queue_length": (attributes.QUEUE_LENGTH, 0),
 }
+_NOTHING: Mapping[str, str] = {}
 
 
 class Arrivals:
@@ -110,9 +111,6 @@ def attribute_values(facts: Mapping[str, Any], running: int | None, limits: Attr
     for name, value in get(ATTRIBUTE, _NOTHING).items():
         texts.append(cached_text((name, value)) or _text(name, value, value, limits))
     return values + [text for text in texts if text[1]]
-
-
-_NOTHING: Mapping[str, str] = {}
 
 
 def _text(key: str, given: str, value: str, limits: AttributeLimits) -> tuple[str, str]:

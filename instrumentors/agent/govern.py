@@ -38,6 +38,16 @@ RAISE_MARGIN = 0.7
 RAISE_AFTER_SECONDS, MAX_RAISE_AFTER_SECONDS = 60.0, 3600.0
 # A raise failed if the budget is exceeded again within this time. [seconds]
 RELAPSE_SECONDS = 600.0
+SAMPLE_EVERY_SECONDS = 1.0
+# Fewer requests are no representative sample.
+MIN_SAMPLE_REQUESTS = 20
+_LEVEL_TEXTS = (
+    "everything is recorded",
+    "no traces are retained",
+    "no traces are retained, and no tokens, batch sizes and failed calls are counted",
+    "requests are counted without their stages",
+    "nothing is recorded",
+)
 
 
 class CostSample(NamedTuple):
@@ -107,17 +117,6 @@ class Governor:
         )
 
 
-SAMPLE_EVERY_SECONDS = 1.0
-# Fewer requests are no representative sample.
-MIN_SAMPLE_REQUESTS = 20
-
-_LEVEL_TEXTS = (
-    "everything is recorded",
-    "no traces are retained",
-    "no traces are retained, and no tokens, batch sizes and failed calls are counted",
-    "requests are counted without their stages",
-    "nothing is recorded",
-)
 Work: TypeAlias = Literal["counting", "export", "traces", "attributes", "profile"]
 
 

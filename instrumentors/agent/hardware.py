@@ -39,6 +39,12 @@ _THREADS, _PAGES = 17, 21
 # https://man7.org/linux/man-pages/man5/proc_stat.5.html: idle and iowait; guest times are already included in user and nice.
 _IDLE, _COUNTED = slice(3, 5), slice(0, 8)
 _CGROUPS: Final = "/sys/fs/cgroup"
+# Sampling period of the driver: a sixth of a second to a second.
+EVERY_SECONDS: Final = 2.0
+# Interval without a driver or a GPU, or after the GPU was lost.
+RETRY_SECONDS: Final = 300.0
+# Two minutes of sixteen GPUs; an export removes the readings every ten seconds.
+_MAX_READINGS: Final = 9000
 
 
 class _Counters(NamedTuple):
@@ -146,12 +152,6 @@ def torch_memory() -> Iterator[hardware.Reading]:
             yield hardware.Reading(hardware.TORCH_RESERVED, stats["reserved_bytes.all.current"], f"cuda:{device}")
 
 
-# Sampling period of the driver: a sixth of a second to a second.
-EVERY_SECONDS: Final = 2.0
-# Interval without a driver or a GPU, or after the GPU was lost.
-RETRY_SECONDS: Final = 300.0
-# Two minutes of sixteen GPUs; an export removes the readings every ten seconds.
-_MAX_READINGS: Final = 9000
 # nvmlClocksEventReasons: SwThermalSlowdown, HwThermalSlowdown; and SwPowerCap, HwPowerBrakeSlowdown.
 _HEAT, _POWER_LIMIT = 0x20 | 0x40, 0x04 | 0x80
 

@@ -30,6 +30,15 @@ from ..session import Session, pause
 
 # Measured values of one turn, by name of the measure.
 Turn: TypeAlias = Mapping[str, float]
+# Placeholder of the port in the command and the URL, which lets both variants run at the same time.
+PORT = "{port}"
+# https://docs.kernel.org/networking/ip-sysctl.html: ip_local_port_range begins at 32768.
+_PORTS = range(10_000, 32_768)
+# The highest percentile that the requests of a turn can resolve is reported.
+_TAILS = (0.999, 0.99, 0.95, 0.9)
+TIMEOUT_SECONDS = 60.0
+_FAILED = 400
+_SHOWN_CHARS = 200
 
 
 class Change(NamedTuple):
@@ -69,13 +78,7 @@ def changes(rounds: Sequence[tuple[Turn, Turn]]) -> dict[str, Change]:
     return {name: change([(without[name], with_[name]) for without, with_ in rounds]) for name in names}
 
 
-# Placeholder of the port in the command and the URL, which lets both variants run at the same time.
-PORT = "{port}"
 CPU, TIME, THROUGHPUT = "CPU time", "time", "throughput"
-# https://docs.kernel.org/networking/ip-sysctl.html: ip_local_port_range begins at 32768.
-_PORTS = range(10_000, 32_768)
-# The highest percentile that the requests of a turn can resolve is reported.
-_TAILS = (0.999, 0.99, 0.95, 0.9)
 
 Both: TypeAlias = tuple[Turn, Turn]
 
@@ -201,11 +204,6 @@ def _free_port() -> int:
         with socket.socket() as free, suppress(OSError):
             free.bind(("127.0.0.1", port))
             return port
-
-
-TIMEOUT_SECONDS = 60.0
-_FAILED = 400
-_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)

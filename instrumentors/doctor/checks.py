@@ -21,6 +21,7 @@ CGROUP = Path("/sys/fs/cgroup")
 DRIVER = Path("/dev/nvidiactl")
 # Memory of the agent in a process, apart from its buffer.
 OURS_BYTES = 4 * 1024**2
+BY_HAND = "import stagelens; stagelens.instrument()    # the first line of the program"
 
 
 def check_threads(inspection: Inspection) -> Iterator[DoctorFinding]:
@@ -74,9 +75,6 @@ def memory_left(cgroup: Path) -> int | None:
         return None
     # The page cache is reclaimable.
     return None if limit == "max" else int(limit) - int(used) + int(reclaimable.get("file", 0))
-
-
-BY_HAND = "import stagelens; stagelens.instrument()    # the first line of the program"
 
 
 def check_program(inspection: Inspection) -> Iterator[DoctorFinding]:

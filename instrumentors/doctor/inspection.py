@@ -17,6 +17,20 @@ from .target import CommandTarget
 # Oldest tested versions, as in requires-python and dependencies of pyproject.toml.
 OLDEST_PYTHON = (3, 11)
 OLDEST_OPENTELEMETRY = (1, 30)
+# A start takes about a second on a busy machine, and longer with thousands of packages on a network disk.
+RESPONSE_TIMEOUT_SECONDS = 60.0
+# Settings that keep wrappers of the interpreter from sending data or changing an environment.
+QUIET = {
+    "DD_INSTRUMENTATION_TELEMETRY_ENABLED": "false",
+    "DD_TRACE_ENABLED": "false",
+    "NEW_RELIC_MONITOR_MODE": "false",
+    "OTEL_LOGS_EXPORTER": "none",
+    "OTEL_METRICS_EXPORTER": "none",
+    "OTEL_TRACES_EXPORTER": "none",
+    "PIXI_FROZEN": "true",
+    "PIXI_NO_INSTALL": "true",
+    "UV_NO_SYNC": "1",
+}
 
 
 class DoctorFinding(NamedTuple):
@@ -57,22 +71,6 @@ class Inspection:
 
 
 Check: TypeAlias = Callable[[Inspection], Iterator[DoctorFinding]]
-
-
-# A start takes about a second on a busy machine, and longer with thousands of packages on a network disk.
-RESPONSE_TIMEOUT_SECONDS = 60.0
-# Settings that keep wrappers of the interpreter from sending data or changing an environment.
-QUIET = {
-    "DD_INSTRUMENTATION_TELEMETRY_ENABLED": "false",
-    "DD_TRACE_ENABLED": "false",
-    "NEW_RELIC_MONITOR_MODE": "false",
-    "OTEL_LOGS_EXPORTER": "none",
-    "OTEL_METRICS_EXPORTER": "none",
-    "OTEL_TRACES_EXPORTER": "none",
-    "PIXI_FROZEN": "true",
-    "PIXI_NO_INSTALL": "true",
-    "UV_NO_SYNC": "1",
-}
 
 
 def inspect_interpreter(target: CommandTarget, env: Mapping[str, str]) -> tuple[Interpreter | None, str]:

@@ -21,6 +21,9 @@ OTHER_NAMES = {
     "tensorflow-cpu": ("tensorflow",),
     "xgboost-cpu": ("xgboost",),
 }
+WIDTH = 80
+# Non-breaking space.
+_NBSP = "\xa0"
 
 
 class TimedLibrary(NamedTuple):
@@ -51,9 +54,6 @@ def untimed_libraries(inspection: Inspection) -> dict[str, str]:
     return {name: version for name in WITHOUT_INSTRUMENTOR if (version := inspection.installed(name))}
 
 
-WIDTH = 80
-# Non-breaking space.
-_NBSP = "\xa0"
 # ECMA-48, "Select graphic rendition".
 GREEN, YELLOW, RED, BOLD = "32", "33", "31", "1"
 

@@ -24,6 +24,10 @@ from ...core.proxies import ProxyError
 MAX_RESPONSE_BYTES = 64 * 1024
 # Limit of all bytes received, headers included: http.client reads any number of 100 Continue responses.
 _MAX_RECEIVED_BYTES = 4 * MAX_RESPONSE_BYTES
+_MAX_SHOWN = 60
+# https://datatracker.ietf.org/doc/html/rfc9113#section-3.4 and https://datatracker.ietf.org/doc/html/rfc8446#section-6
+_HTTP2_SETTINGS = re.compile(r"\x00\x00.\x04", re.DOTALL)
+_TLS_ALERT = re.compile(r"\x15\x03")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +142,6 @@ def explain(error: Exception, url: str) -> tuple[str, str]:
 
 # Default ports of the two protocols. https://opentelemetry.io/docs/specs/otlp/
 GRPC_PORT, HTTP_PORT = 4317, 4318
-_MAX_SHOWN = 60
-# https://datatracker.ietf.org/doc/html/rfc9113#section-3.4 and https://datatracker.ietf.org/doc/html/rfc8446#section-6
-_HTTP2_SETTINGS = re.compile(r"\x00\x00.\x04", re.DOTALL)
-_TLS_ALERT = re.compile(r"\x15\x03")
 
 
 def _basic(via: SplitResult) -> str:

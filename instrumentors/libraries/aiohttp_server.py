@@ -33,6 +33,7 @@ from .server_common import (
 from .web_frameworks import SENDING, Messages, NativeExchange, is_websocket, receiving, with_messages
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
+_HANDLER: Final = timed("handler").probe
 
 
 class AiohttpExchange(NativeExchange):
@@ -223,7 +224,6 @@ def _received(opened: Messages | None, message: Any) -> None:
 
 # Functions of handlers that record themselves, inside of the middlewares.
 _timed_handlers: WeakSet[FunctionType] = WeakSet()
-_HANDLER: Final = timed("handler").probe
 
 
 def _time_handler(handler: Handler) -> None:

@@ -47,6 +47,17 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
+# Key of the exchange in the ASGI scope, through which wrappers set the route.
+KEY = "stagelens"
+# Key of the arrival at the proxy of Ray in the scope.
+ARRIVED = "stagelens.arrived"
+READ = frozenset({b"content-length", b"traceparent", b"tracestate", b"x-request-start", b"x-force-trace"})
+_AGENT = b"user-agent"
+READ_OF_GET = READ | {_AGENT}
+# Attributes by which uvicorn, hypercorn, gunicorn and Daphne say that the client has gone.
+_GONE: Final = ("disconnected", "closed", "_closed", "_disconnected")
+# `pathsend` makes the server send a file as the complete body.
+LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
 
 def flushing_at_shutdown(send: Send) -> Send:
@@ -72,19 +83,6 @@ def flushing_at_shutdown(send: Send) -> Send:
 
 
 Application: TypeAlias = Callable[[Any, Scope, Receive, Send], Awaitable[None]]
-
-# Key of the exchange in the ASGI scope, through which wrappers set the route.
-KEY = "stagelens"
-# Key of the arrival at the proxy of Ray in the scope.
-ARRIVED = "stagelens.arrived"
-
-READ = frozenset({b"content-length", b"traceparent", b"tracestate", b"x-request-start", b"x-force-trace"})
-_AGENT = b"user-agent"
-READ_OF_GET = READ | {_AGENT}
-# Attributes by which uvicorn, hypercorn, gunicorn and Daphne say that the client has gone.
-_GONE: Final = ("disconnected", "closed", "_closed", "_disconnected")
-# `pathsend` makes the server send a file as the complete body.
-LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
 
 class AsgiExchange(Exchange):

@@ -14,6 +14,21 @@ from typing import Any, Final
 from ..instrumentor import CallsInstrumentor, Hook, LongCall, Probed, log_failure, timed, timed_call
 from ..records import Marks, clock, has_capacity
 
+_PILLOW_METHODS = (
+    "load convert resize thumbnail reduce crop rotate transpose transform filter paste save tobytes quantize draft"
+)
+_OPENCV_FUNCTIONS = (
+    "imdecode imread imreadmulti imencode imwrite resize cvtColor warpAffine warpPerspective remap rotate flip copyMakeBorder "
+    "blur GaussianBlur medianBlur bilateralFilter filter2D Canny threshold adaptiveThreshold equalizeHist normalize merge split "
+    "morphologyEx erode dilate findContours fastNlMeansDenoising fastNlMeansDenoisingColored"
+)
+FAILED: Final = "@failed"
+_PSYCOPG_CURSOR = "execute executemany fetchone fetchmany fetchall scroll"
+_CONFLUENT = MappingProxyType({"Producer": ("flush", "poll", "produce"), "Consumer": ("poll", "consume", "commit")})
+_XGBOOST: Final = "XGBModel XGBClassifier XGBRegressor XGBRanker XGBRFClassifier XGBRFRegressor"
+_LIGHTGBM: Final = "LGBMModel LGBMClassifier LGBMRegressor LGBMRanker"
+_CATBOOST: Final = "catboost.core:CatBoost CatBoostClassifier CatBoostRegressor CatBoostRanker"
+
 
 class JsonInstrumentor(CallsInstrumentor):
     """JSON: times the parsing and writing of large bodies by the `json` module of Python.
@@ -84,11 +99,6 @@ class PydanticInstrumentor(CallsInstrumentor):
     )
 
 
-_PILLOW_METHODS = (
-    "load convert resize thumbnail reduce crop rotate transpose transform filter paste save tobytes quantize draft"
-)
-
-
 class PillowInstrumentor(CallsInstrumentor):
     """Pillow: times decoding, conversion, resizing and encoding of images.
 
@@ -110,13 +120,6 @@ class PillowInstrumentor(CallsInstrumentor):
         ("PIL.ImageFile:ImageFile", "preprocess", "load"),
         ("PIL.ImageOps", "preprocess", "autocontrast contain cover equalize exif_transpose fit pad scale"),
     )
-
-
-_OPENCV_FUNCTIONS = (
-    "imdecode imread imreadmulti imencode imwrite resize cvtColor warpAffine warpPerspective remap rotate flip copyMakeBorder "
-    "blur GaussianBlur medianBlur bilateralFilter filter2D Canny threshold adaptiveThreshold equalizeHist normalize merge split "
-    "morphologyEx erode dilate findContours fastNlMeansDenoising fastNlMeansDenoisingColored"
-)
 
 
 class OpenCvInstrumentor(CallsInstrumentor):
@@ -201,9 +204,6 @@ class LibrosaInstrumentor(CallsInstrumentor):
             "trim split time_stretch pitch_shift hpss harmonic percussive preemphasis deemphasis",
         ),
     )
-
-
-FAILED: Final = "@failed"
 
 
 class DependencyInstrumentor(CallsInstrumentor):
@@ -330,9 +330,6 @@ class SqlAlchemyInstrumentor(DependencyInstrumentor):
     )
 
 
-_PSYCOPG_CURSOR = "execute executemany fetchone fetchmany fetchall scroll"
-
-
 class PsycopgInstrumentor(DependencyInstrumentor):
     """Psycopg: times connections, statements and transactions of Psycopg 3, also those of asyncio.
 
@@ -355,9 +352,6 @@ class PsycopgInstrumentor(DependencyInstrumentor):
         ("psycopg.connection:Connection", "dependency", "connect execute commit rollback"),
         ("psycopg.connection_async:AsyncConnection", "dependency", "connect execute commit rollback"),
     )
-
-
-_CONFLUENT = MappingProxyType({"Producer": ("flush", "poll", "produce"), "Consumer": ("poll", "consume", "commit")})
 
 
 class KafkaInstrumentor(DependencyInstrumentor):
@@ -411,11 +405,6 @@ class KafkaInstrumentor(DependencyInstrumentor):
         attributes = {name: functools.update_wrapper(make(method), method) for name, method in methods.items()}
         described = {name: getattr(original, name) for name in ("__doc__", "__module__", "__qualname__")}
         return type(original.__name__, (original,), {**attributes, **described})
-
-
-_XGBOOST: Final = "XGBModel XGBClassifier XGBRegressor XGBRanker XGBRFClassifier XGBRFRegressor"
-_LIGHTGBM: Final = "LGBMModel LGBMClassifier LGBMRegressor LGBMRanker"
-_CATBOOST: Final = "catboost.core:CatBoost CatBoostClassifier CatBoostRegressor CatBoostRanker"
 
 
 class BoostingInstrumentor(CallsInstrumentor):

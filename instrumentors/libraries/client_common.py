@@ -45,6 +45,31 @@ _KEYS: Final = frozenset(path[0] if path else dialect.known_by for dialect in BO
 _TAIL: Final = 2048
 _MAX_BODY: Final = 1 << 18
 _NUMBERS: Final = tuple({f'"{dialect.known_by}"' for dialect in BODIES})
+DEPENDENCY: Final = "dependency"
+# Mark of the response body, after the headers.
+BODY: Final = f"{DEPENDENCY}@{records.BODY}"
+# https://www.w3.org/TR/trace-context/#traceparent-header
+TRACEPARENT: Final = "traceparent"
+# Reads with a shorter gap are merged, so that a download of many small parts does not fill the list.
+MAX_GAP_NS: Final = 50_000
+# Fields with tokens in a part of a chat; reasoning under the names of vLLM, DeepSeek and others.
+_CONTENT: Final = ("content", "tool_calls", "refusal", "function_call", "audio")
+_REASONING: Final = ("reasoning_content", "reasoning")
+# Fields with token counts: of a chat, of the Responses API, of Ollama.
+_TAKEN_IN: Final = ("prompt_tokens", "input_tokens", "prompt_eval_count")
+_PUT_OUT: Final = ("completion_tokens", "output_tokens", "eval_count")
+_DETAILS: Final = ("completion_tokens_details", "output_tokens_details")
+# More than the context of any model.
+_MAX_TOKENS: Final = 10**8
+# Several choices or tool calls at once: the token counts cannot be attributed to one.
+_SEVERAL: Final = re.compile(r'"index"\s*:\s*[1-9]')
+# A line whose content starts later is not a part of a response.
+_HEAD: Final = 1024
+# https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
+_EVENT: Final = "data:"
+# https://platform.openai.com/docs/api-reference/completions/create: the last event of a stream. Code that stops reading there leaves
+# an async generator, which the event loop closes only after the request.
+_DONE: Final = f"{_EVENT} [DONE]"
 
 
 class RespondedCall:
@@ -172,17 +197,6 @@ def get_item(holder: Any, key: str) -> Any:
     return holder.get(key) if isinstance(holder, dict) else getattr(holder, key, None)
 
 
-DEPENDENCY: Final = "dependency"
-# Mark of the response body, after the headers.
-BODY: Final = f"{DEPENDENCY}@{records.BODY}"
-
-# https://www.w3.org/TR/trace-context/#traceparent-header
-TRACEPARENT: Final = "traceparent"
-
-# Reads with a shorter gap are merged, so that a download of many small parts does not fill the list.
-MAX_GAP_NS: Final = 50_000
-
-
 def record_wait(marks: Marks, started: int, called: Any = "") -> None:
     """Record the wait for the headers since *started* by `clock`, whether or not they arrived; *called* is host or address."""
     if has_capacity(marks):
@@ -250,17 +264,6 @@ def trace_headers(present: Iterable[Any], marks: Marks, host: str) -> dict[str, 
         log_failure("propagating a trace")
         return {}
     return added
-
-
-# Fields with tokens in a part of a chat; reasoning under the names of vLLM, DeepSeek and others.
-_CONTENT: Final = ("content", "tool_calls", "refusal", "function_call", "audio")
-_REASONING: Final = ("reasoning_content", "reasoning")
-# Fields with token counts: of a chat, of the Responses API, of Ollama.
-_TAKEN_IN: Final = ("prompt_tokens", "input_tokens", "prompt_eval_count")
-_PUT_OUT: Final = ("completion_tokens", "output_tokens", "eval_count")
-_DETAILS: Final = ("completion_tokens_details", "output_tokens_details")
-# More than the context of any model.
-_MAX_TOKENS: Final = 10**8
 
 
 class TokenStream:
@@ -372,17 +375,6 @@ def record_tokens(marks: Marks, usage: Any, spent: int, *, reasoned: bool = True
 def _usage_count(holder: Any, *names: str) -> int:
     values = (get_item(holder, name) for name in names)
     return next((value for value in values if type(value) is int and 0 <= value <= _MAX_TOKENS), 0)
-
-
-# Several choices or tool calls at once: the token counts cannot be attributed to one.
-_SEVERAL: Final = re.compile(r'"index"\s*:\s*[1-9]')
-# A line whose content starts later is not a part of a response.
-_HEAD: Final = 1024
-# https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
-_EVENT: Final = "data:"
-# https://platform.openai.com/docs/api-reference/completions/create: the last event of a stream. Code that stops reading there leaves
-# an async generator, which the event loop closes only after the request.
-_DONE: Final = f"{_EVENT} [DONE]"
 
 
 class LineStream:

@@ -44,6 +44,10 @@ SERVING_ALL = frozenset(
         "transformers.generation.continuous_batching.continuous_api",
     }
 )
+# Whether a thread runs in a context of its own.
+OWN_CONTEXT = sys.version_info >= (3, 14)
+# Types of queues that are written in C.
+SIMPLE_QUEUES: list[Any] = [queue.SimpleQueue]
 
 
 class ExecutorInstrumentor(Instrumentor):
@@ -90,10 +94,6 @@ class ExecutorInstrumentor(Instrumentor):
 # Nothing is put on threads and futures, which the user may inspect, copy or pickle.
 # Requests that start a thread, by the id of the thread, until it runs.
 _starting: dict[int, Marks] = {}
-# Whether a thread runs in a context of its own.
-OWN_CONTEXT = sys.version_info >= (3, 14)
-# Types of queues that are written in C.
-SIMPLE_QUEUES: list[Any] = [queue.SimpleQueue]
 # Marks and start of the wait of a job, by its future; empty after the wait.
 _waits: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
 

@@ -52,6 +52,9 @@ DEADLINE = "DEADLINE_EXCEEDED"
 GONE = "CANCELLED"
 # The client cancels the call at its deadline, which arrives rounded up, and before that of the server by the time on the network.
 DEADLINE_TOLERANCE_SECONDS = 0.15
+_READ = frozenset({"traceparent", "tracestate", "x-request-start", "x-force-trace"})
+# Exceptions that say nothing about the status: `context.abort`, and the client's end of the call.
+_NO_ERRORS = frozenset({"", "AbortError", "CancelledError", "GeneratorExit"})
 
 
 class GrpcExchange(Exchange):
@@ -141,7 +144,6 @@ class GrpcExchange(Exchange):
         return self.method.lstrip("/")
 
 
-_READ = frozenset({"traceparent", "tracestate", "x-request-start", "x-force-trace"})
 # Call of the running task of an asyncio server.
 _exchange: ContextVar[GrpcExchange | None] = ContextVar("stagelens_grpc_exchange", default=None)
 
@@ -478,10 +480,6 @@ def _done(exchange: GrpcExchange, _: Any) -> None:
         exchange.finish(ended)
     except Exception:
         log_failure("recording a call of a gRPC server")
-
-
-# Exceptions that say nothing about the status: `context.abort`, and the client's end of the call.
-_NO_ERRORS = frozenset({"", "AbortError", "CancelledError", "GeneratorExit"})
 
 
 def _outcome(context: Any, error: str) -> str:

@@ -41,6 +41,10 @@ BATCH: Final = re.compile(r"batch|^n$", re.IGNORECASE)
 ASYNCHRONOUS: Final = "disable_synchronize_execution_providers"
 # Inputs of a run with unknown inputs.
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+# Attributes of an IOBinding with the shapes of its inputs by name, and with the device of its session. ONNX Runtime exposes
+# neither.
+INPUTS: Final = "_stagelens_inputs"
+DEVICE: Final = "_stagelens_device"
 
 
 class KnownSession:
@@ -182,12 +186,6 @@ def batched_input(session: Any) -> str:
     dimension = shape[0] or ""
     counts = BATCH.search(dimension) if len(shape) == 1 else not NO_BATCH.search(dimension)
     return inputs[0].name if counts else ""
-
-
-# Attributes of an IOBinding with the shapes of its inputs by name, and with the device of its session. ONNX Runtime exposes
-# neither.
-INPUTS: Final = "_stagelens_inputs"
-DEVICE: Final = "_stagelens_device"
 
 
 class Bound(NamedTuple):

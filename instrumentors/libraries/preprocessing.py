@@ -80,6 +80,11 @@ _POLARS_WRITING: Final = (
     "rows to_dict to_dicts serialize write_avro write_csv write_ipc write_ipc_stream write_json "
     "write_ndjson write_parquet"
 )
+_TRANSFORMS = "Compose ToTensor PILToTensor ToPILImage RandomChoice RandomOrder"
+_IMAGE_FUNCTIONS = (
+    "read_file read_image decode_image decode_jpeg decode_png decode_gif decode_webp decode_avif decode_heic "
+    "write_file encode_jpeg encode_png write_jpeg write_png"
+)
 
 
 class _Thread(threading.local):
@@ -195,13 +200,6 @@ class PolarsInstrumentor(TableInstrumentor):
         ("polars.series.series:Series", "preprocess", _POLARS_SERIES),
         ("polars.series.series:Series", "serialize", "to_list"),
     )
-
-
-_TRANSFORMS = "Compose ToTensor PILToTensor ToPILImage RandomChoice RandomOrder"
-_IMAGE_FUNCTIONS = (
-    "read_file read_image decode_image decode_jpeg decode_png decode_gif decode_webp decode_avif decode_heic "
-    "write_file encode_jpeg encode_png write_jpeg write_png"
-)
 
 
 class OutsideInstrumentor(CallsInstrumentor):

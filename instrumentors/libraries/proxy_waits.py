@@ -18,6 +18,13 @@ MAX_PROXY_WAIT_NS = 600 * 10**9
 # Smallest number of each unit for a time since 1970, and the unit. 10**11 s is the year 5138, 10**11 ms is 1973.
 _UNITS_NS = ((1e17, 1), (1e14, 10**3), (1e11, 10**6), (0, 10**9))
 _SENT_AT = re.compile(r"(?:t=)?([0-9]{9,19}(?:\.[0-9]{1,9})?)")
+TRUSTED_VARIABLE: Final = "STAGELENS_TRUSTED_PROXIES"
+# Peer of a connection through a Unix socket, which has no address; and of a request whose peer is not known.
+UNIX_PEER: Final = "unix"
+# Waits vary, the difference of two clocks does not: half of all waits are within this time of the shortest one. [nanoseconds]
+SKEW_SPREAD_NS = 20_000_000
+MAX_PROXIES: Final = 64
+logger = logging.getLogger("stagelens")
 
 
 def proxy_wait_ns(header: str, now_ns: int = 0) -> int:
@@ -42,16 +49,10 @@ def proxy_wait_ns(header: str, now_ns: int = 0) -> int:
     return waited if 0 <= waited <= MAX_PROXY_WAIT_NS else 0
 
 
-TRUSTED_VARIABLE: Final = "STAGELENS_TRUSTED_PROXIES"
-# Peer of a connection through a Unix socket, which has no address; and of a request whose peer is not known.
-UNIX_PEER: Final = "unix"
 # Latest waits of a proxy by which its clock is evaluated, and the number that this needs.
 CLOCK_WAITS, MIN_CLOCK_WAITS = 64, 20
 # A smaller difference of the clocks cannot be distinguished from the network; a longer wait counts only once the clock is known. [nanoseconds]
 MIN_SKEW_NS, MAX_UNKNOWN_NS = 50_000_000, 1_000_000_000
-# Waits vary, the difference of two clocks does not: half of all waits are within this time of the shortest one. [nanoseconds]
-SKEW_SPREAD_NS = 20_000_000
-MAX_PROXIES: Final = 64
 
 
 class ProxyClock:
@@ -81,7 +82,6 @@ class ProxyClock:
         return waited_ns - skew
 
 
-logger = logging.getLogger("stagelens")
 clocks: Final[dict[str, ProxyClock]] = {}
 _ignored: Final[set[str]] = set()
 

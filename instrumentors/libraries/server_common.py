@@ -31,6 +31,70 @@ from .streams import ResponseStream
 
 # Writes into the buffer of the socket take less; recording each of them would fill the list without benefit.
 MIN_CHUNK_NS = 50_000
+# Frameworks whose endpoints are not the user's code.
+_FRAMEWORKS = frozenset(
+    {
+        "_bentoml_impl",
+        "_bentoml_sdk",
+        "aiohttp",
+        "bentoml",
+        "django",
+        "fastapi",
+        "flask",
+        "gradio",
+        "grpc_health",
+        "grpc_reflection",
+        "kserve",
+        "litserve",
+        "mlserver",
+        "ray",
+        "starlette",
+        "tornado",
+    }
+)
+# What a relayed generator passes on when it ends, instead of a part.
+ENDED: Final = object()
+# Exactly these types: a subclass may do anything when it is iterated, and another iterable may be read only once.
+COMPLETE: Final = frozenset({list, tuple})
+# What a stand-in has of its own. `__del__` is for the original alone.
+_OWN: Final = frozenset({"__class__", "__del__", "__getattr__", "__getattribute__", "__init__", "__new__"})
+MAX_STAND_INS: Final = 64
+# First status of HTTP for which there may be no route.
+NOT_FOUND = 404
+# The paths of an unknown framework: the first templates are routes of their own, the others share one.
+MAX_TEMPLATES = 100
+MAX_SEGMENTS = 8
+OTHER_PATH = "__other__"
+# A segment that is no part of a template: a number, one with many digits, a hash, a text of a client.
+_VALUE = re.compile(r"\d+|(?:.*?\d){5}.*|[0-9a-fA-F-]{16,}|.{33,}|.*[^\w.~-].*", re.ASCII | re.DOTALL)
+# First HTTP status that is a failure of the service.
+FAILED = 500
+# The methods of RFC 9110 and RFC 5789; a client may also send any other word.
+METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
+OTHER_METHOD = "_OTHER"
+# Fact of a request whose client had gone before the response was complete.
+CANCELLED: Final = ("@cancelled", 1, 0)
+# Exceptions that end such a request, "" for none; any other one is a failure of the service.
+DISCONNECTS: Final = frozenset(
+    {
+        "",
+        "BrokenPipeError",
+        "CancelledError",
+        "ClientConnectionResetError",
+        "ClientDisconnect",
+        "ConnectionAbortedError",
+        "ConnectionResetError",
+        "GeneratorExit",
+        "StreamClosedError",
+    }
+)
+# Shortest duration of a request whose client is checked, which costs 2 µs: no client disconnects sooner. [nanoseconds]
+MIN_CHECK_NS: Final = 1_000_000
+_HANGUP: Final = getattr(select, "POLLRDHUP", 0)
+# A client that closes its sending half so soon after its request still reads the response, as `nc -N` does. [milliseconds]
+_HALF_CLOSE_MS: Final = 8
+# Of the structure `tcp_info` of Linux: the times since the last data and the last packet of the client.
+_LAST_RECEIVED: Final = struct.Struct("52x2I")
 
 
 class NotCopied:
@@ -90,37 +154,10 @@ class Exchange(NotCopied):
         finish(marks, self.start, ended, route, error_type, status)
 
 
-# Frameworks whose endpoints are not the user's code.
-_FRAMEWORKS = frozenset(
-    {
-        "_bentoml_impl",
-        "_bentoml_sdk",
-        "aiohttp",
-        "bentoml",
-        "django",
-        "fastapi",
-        "flask",
-        "gradio",
-        "grpc_health",
-        "grpc_reflection",
-        "kserve",
-        "litserve",
-        "mlserver",
-        "ray",
-        "starlette",
-        "tornado",
-    }
-)
-
-
 def is_users_code(endpoint: object) -> bool:
     """Return whether the user wrote *endpoint*, which is no endpoint of a framework, such as that of its documentation."""
     module = getattr(endpoint, "__module__", None)
     return not isinstance(module, str) or module.partition(".")[0] not in _FRAMEWORKS
-
-
-# What a relayed generator passes on when it ends, instead of a part.
-ENDED: Final = object()
 
 
 def relayed(parts: Any, after: Callable[[int, Any], None]) -> Any:
@@ -151,10 +188,6 @@ def called_like(replacement: Any, original: Any) -> Any:
         function.__qualname__,
     )
     return replacement
-
-
-# Exactly these types: a subclass may do anything when it is iterated, and another iterable may be read only once.
-COMPLETE: Final = frozenset({list, tuple})
 
 
 def readable(headers: Any) -> Any:
@@ -225,8 +258,6 @@ class _StandIn:
 
 # Not by its name, which is one of the original.
 _state, _set_state = _StandIn.state.__get__, _StandIn.state.__set__
-# What a stand-in has of its own. `__del__` is for the original alone.
-_OWN: Final = frozenset({"__class__", "__del__", "__getattr__", "__getattribute__", "__init__", "__new__"})
 
 
 def _special(name: str) -> Any:
@@ -244,7 +275,6 @@ def _special(name: str) -> Any:
 
 # By the id of the class, which may have no hash; each entry keeps its class.
 _stand_ins: Final[dict[int, tuple[type[Any], Any]]] = {}
-MAX_STAND_INS: Final = 64
 
 
 def _stand_in_class(kind: type[Any]) -> Any:
@@ -306,8 +336,6 @@ def as_handler(call: Any, function: Any) -> Any:
 
 # Route of a request that matched no route; its path is never used, but identifies a health probe.
 UNMATCHED, unmatched_route = health_probes.UNMATCHED, health_probes.unmatched_route
-# First status of HTTP for which there may be no route.
-NOT_FOUND = 404
 
 
 def name_route(template: Any) -> None:
@@ -317,12 +345,6 @@ def name_route(template: Any) -> None:
         marks[ROUTE] = template
 
 
-# The paths of an unknown framework: the first templates are routes of their own, the others share one.
-MAX_TEMPLATES = 100
-MAX_SEGMENTS = 8
-OTHER_PATH = "__other__"
-# A segment that is no part of a template: a number, one with many digits, a hash, a text of a client.
-_VALUE = re.compile(r"\d+|(?:.*?\d){5}.*|[0-9a-fA-F-]{16,}|.{33,}|.*[^\w.~-].*", re.ASCII | re.DOTALL)
 _templates: set[str] = set()
 
 
@@ -345,39 +367,6 @@ def route_of(marks: Marks, path: str, status: int, params: Any = None) -> str:
             return OTHER_PATH
         _templates.add(template)
     return template
-
-
-# First HTTP status that is a failure of the service.
-FAILED = 500
-# The methods of RFC 9110 and RFC 5789; a client may also send any other word.
-METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
-OTHER_METHOD = "_OTHER"
-
-# Fact of a request whose client had gone before the response was complete.
-CANCELLED: Final = ("@cancelled", 1, 0)
-# Exceptions that end such a request, "" for none; any other one is a failure of the service.
-DISCONNECTS: Final = frozenset(
-    {
-        "",
-        "BrokenPipeError",
-        "CancelledError",
-        "ClientConnectionResetError",
-        "ClientDisconnect",
-        "ConnectionAbortedError",
-        "ConnectionResetError",
-        "GeneratorExit",
-        "StreamClosedError",
-    }
-)
-# Shortest duration of a request whose client is checked, which costs 2 µs: no client disconnects sooner. [nanoseconds]
-MIN_CHECK_NS: Final = 1_000_000
-_HANGUP: Final = getattr(select, "POLLRDHUP", 0)
-
-
-# A client that closes its sending half so soon after its request still reads the response, as `nc -N` does. [milliseconds]
-_HALF_CLOSE_MS: Final = 8
-# Of the structure `tcp_info` of Linux: the times since the last data and the last packet of the client.
-_LAST_RECEIVED: Final = struct.Struct("52x2I")
 
 
 def has_hung_up(connection: Any) -> bool | None:

@@ -33,6 +33,20 @@ TO_FIRST: Final = "first"
 
 # No model loads faster: starting its process takes this long.
 BRIEF_NS: Final = 500 * MS
+DEPENDENCY: Final = "dependency"
+# Stage of the time outside of the server.
+_REST: Final = f"network@{REST}"
+# Stage after the first token.
+_AFTER: Final = "decode"
+# Limit of a valid time: one day; excludes infinity.
+_MAX_NS: Final = 86_400 * 10**9
+# Factor to the next larger unit, in which an implausibly short time would be most of the call.
+_NEXT_UNIT: Final = 1000
+# https://www.w3.org/TR/server-timing/: read by clients, and written by servers with these stages.
+_HEADER: Final = b"server-timing"
+# Commas separate metrics, semicolons their parameters, and a quoted description may contain either.
+_METRIC: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
+_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class Field(NamedTuple):
@@ -214,16 +228,6 @@ _logger = logging.getLogger("stagelens")
 # Stages of the server in order: stage, nanoseconds.
 Parts: TypeAlias = list[tuple[str, int]]
 
-DEPENDENCY: Final = "dependency"
-# Stage of the time outside of the server.
-_REST: Final = f"network@{REST}"
-# Stage after the first token.
-_AFTER: Final = "decode"
-# Limit of a valid time: one day; excludes infinity.
-_MAX_NS: Final = 86_400 * 10**9
-# Factor to the next larger unit, in which an implausibly short time would be most of the call.
-_NEXT_UNIT: Final = 1000
-
 
 class Wait(NamedTuple):
     """Times of the wait for a response.
@@ -362,12 +366,7 @@ def _ends(parts: Parts, at: int, first: int, rest: int) -> Iterator[tuple[str, i
         yield f"{stage}@{REPORTED}", at
 
 
-# https://www.w3.org/TR/server-timing/: read by clients, and written by servers with these stages.
-_HEADER: Final = b"server-timing"
 _SENT: Final = BY_KEY.keys() - {FRAMEWORK, HANDLER}
-# Commas separate metrics, semicolons their parameters, and a quoted description may contain either.
-_METRIC: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
-_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def parse_server_timing(header: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ _TRAINING = ("fit", "evaluate", "train_on_batch", "test_on_batch")
 _uses_variables: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 # Names of saved models, by the functions of these.
 _saved_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+_EAGER = "tensorflow.python.eager.polymorphic_function"
 
 
 class KerasInstrumentor(Instrumentor):
@@ -68,9 +69,6 @@ class KerasInstrumentor(Instrumentor):
                 self.replace(owner, name, model_call(_keras_name, rows_of_inputs))
             for name in _TRAINING:
                 self.replace(owner, name, _training)
-
-
-_EAGER = "tensorflow.python.eager.polymorphic_function"
 
 
 class TensorFlowInstrumentor(Instrumentor):

@@ -30,16 +30,36 @@ from .executors import as_job
 from .onnxruntime import model_name
 from .torch.models import known_models, register_model, thread_state
 
-
-def suppress() -> Token[Marks | None]:
-    """Hide the running request from this context until the returned token is passed to `recorder.end`."""
-    return current.set(None)
-
-
 # Prefix of a repository folder in the cache of the hub: models--meta-llama--Llama-3.1-8B.
 CACHED = "models--"
 # Names without information: the fallback of `model_name`, and those of relative paths.
 NAMELESS = ("model", "", ".", "..")
+# Modules and classes that define `from_pretrained`.
+LOADERS = MappingProxyType(
+    {
+        "transformers.configuration_utils": ("PreTrainedConfig", "PretrainedConfig"),
+        "transformers.modeling_utils": ("PreTrainedModel",),
+        "transformers.tokenization_utils_base": ("PreTrainedTokenizerBase",),
+        "transformers.processing_utils": ("ProcessorMixin",),
+        "transformers.image_processing_base": ("ImageProcessingMixin",),
+        "transformers.feature_extraction_utils": ("FeatureExtractionMixin",),
+        "transformers.models.auto.configuration_auto": ("AutoConfig",),
+        "transformers.models.auto.tokenization_auto": ("AutoTokenizer",),
+        "transformers.models.auto.processing_auto": ("AutoProcessor",),
+        "transformers.models.auto.image_processing_auto": ("AutoImageProcessor",),
+        "transformers.models.auto.feature_extraction_auto": ("AutoFeatureExtractor",),
+    }
+)
+PROCESSORS = ("ProcessorMixin", "ImageProcessingMixin", "FeatureExtractionMixin")
+PREPARING = ("__call__", "preprocess")
+ENCODERS = ("__call__", "encode", "encode_plus", "batch_encode_plus", "apply_chat_template")
+DECODERS = ("decode", "batch_decode")
+_GENERATION = "transformers.generation.utils:GenerationMixin"
+
+
+def suppress() -> Token[Marks | None]:
+    """Hide the running request from this context until the returned token is passed to `recorder.end`."""
+    return current.set(None)
 
 
 class _Alone(TimedCall):
@@ -371,31 +391,6 @@ def _prompt_shape(args: Any, options: Any) -> tuple[int, int] | None:
         return tuple(ids.shape) if len(ids.shape) == 2 and not ids.is_floating_point() else None  # noqa: PLR2004 - a matrix
     embeddings = options.get("inputs_embeds")
     return None if embeddings is None else tuple(embeddings.shape[:2])
-
-
-# Modules and classes that define `from_pretrained`.
-LOADERS = MappingProxyType(
-    {
-        "transformers.configuration_utils": ("PreTrainedConfig", "PretrainedConfig"),
-        "transformers.modeling_utils": ("PreTrainedModel",),
-        "transformers.tokenization_utils_base": ("PreTrainedTokenizerBase",),
-        "transformers.processing_utils": ("ProcessorMixin",),
-        "transformers.image_processing_base": ("ImageProcessingMixin",),
-        "transformers.feature_extraction_utils": ("FeatureExtractionMixin",),
-        "transformers.models.auto.configuration_auto": ("AutoConfig",),
-        "transformers.models.auto.tokenization_auto": ("AutoTokenizer",),
-        "transformers.models.auto.processing_auto": ("AutoProcessor",),
-        "transformers.models.auto.image_processing_auto": ("AutoImageProcessor",),
-        "transformers.models.auto.feature_extraction_auto": ("AutoFeatureExtractor",),
-    }
-)
-PROCESSORS = ("ProcessorMixin", "ImageProcessingMixin", "FeatureExtractionMixin")
-PREPARING = ("__call__", "preprocess")
-ENCODERS = ("__call__", "encode", "encode_plus", "batch_encode_plus", "apply_chat_template")
-DECODERS = ("decode", "batch_decode")
-
-
-_GENERATION = "transformers.generation.utils:GenerationMixin"
 
 
 class TransformersInstrumentor(Instrumentor):

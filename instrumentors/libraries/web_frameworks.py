@@ -38,6 +38,8 @@ from .streams import ResponseStream
 _STAGES = MappingProxyType(
     {"handler": "the handler", "queue": "the wait after a trusted proxy has set the header `X-Request-Start`"}
 )
+# Attribute of a request of Tornado: the pattern that its path has matched last, that of the innermost router.
+_PATTERN = "_stagelens_pattern"
 
 
 class NativeExchange(Exchange):
@@ -422,10 +424,6 @@ class TornadoInstrumentor(Instrumentor):
             ("tornado.websocket:WebSocketProtocol", _run_callback, "_run_callback"),
             ("tornado.websocket:WebSocketProtocol", Probed(failed), "_abort"),
         )
-
-
-# Attribute of a request of Tornado: the pattern that its path has matched last, that of the innermost router.
-_PATTERN = "_stagelens_pattern"
 
 
 def _matching(matcher: Any, request: Any) -> tuple[Any, Any]:

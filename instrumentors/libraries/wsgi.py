@@ -50,6 +50,9 @@ StartResponse: TypeAlias = Callable[..., Any]
 
 # Wait for a thread of the next request in this context, if the server reports it. [nanoseconds]
 waited_ns: ContextVar[int] = ContextVar("stagelens_waited", default=0)
+# Key of the exchange in the environment, through which wrappers set the route; the dot marks it as no CGI variable.
+KEY = "stagelens.exchange"
+READS = frozenset({"__next__", "read", "read1", "readinto", "readinto1", "readline", "readlines"})
 
 
 class WsgiExchange(Exchange):
@@ -249,10 +252,6 @@ def _variable(header: str) -> str:
 
 Application: TypeAlias = Callable[[Any, Environ, StartResponse], Iterable[bytes]]
 
-# Key of the exchange in the environment, through which wrappers set the route; the dot marks it as no CGI variable.
-KEY = "stagelens.exchange"
-
-READS = frozenset({"__next__", "read", "read1", "readinto", "readinto1", "readline", "readlines"})
 
 # Bodies on their way to the server by id, with their requests.
 _bodies: dict[int, tuple[weakref.ref[Any], WsgiExchange]] = {}

@@ -85,6 +85,12 @@ _CLUSTER_SETTINGS = {
     # Read and write the same replica of each shard while it lives, so that reads see previous writes.
     "load_balancing": "in_order",
 }
+# Age at which an intent is orphaned, longer than any insert takes. [seconds]
+ORPHANED_SECONDS = 600
+_PLAIN = PointRow._fields[:-1]
+_NUMBER_COLUMNS = tuple(name for name in _PLAIN if name != "stage")
+# Columns sent as strings; the server converts them.
+_KINDS = {name: "String" if name == "stage" else kind for name, kind, _ in sql.COLUMNS}
 
 
 class ClickHouseServer:
@@ -183,13 +189,7 @@ def _explain_errors(url: URL, doing: str) -> Generator[None]:
         raise StoreError(msg) from error
 
 
-# Age at which an intent is orphaned, longer than any insert takes. [seconds]
-ORPHANED_SECONDS = 600
-_PLAIN = PointRow._fields[:-1]
 _KEY = _PLAIN[: 1 + _PLAIN.index("part")]
-_NUMBER_COLUMNS = tuple(name for name in _PLAIN if name != "stage")
-# Columns sent as strings; the server converts them.
-_KINDS = {name: "String" if name == "stage" else kind for name, kind, _ in sql.COLUMNS}
 
 
 class ClickHousePoints:

@@ -38,6 +38,33 @@ _NUMBERS = {
     "Float64": np.dtype("<f8"),
 }
 _ENDS = np.dtype("<u8")
+# Version of the table's schema; written into the comment of the table.
+VERSION = 1
+COMMENT = "stagelens points "
+_DAY = 86_400
+# Delay of the server's TTL after the retention, for tables without a running store. The store usually drops partitions
+# first, and never before they are rolled up. [seconds]
+TTL_GRACE_SECONDS = 7 * _DAY
+# Number of deduplication tokens that a table remembers, those of the last hours.
+_REMEMBERED_INSERTS = 10_000
+COLUMNS = (
+    ("tier", "UInt16", "ZSTD(1)"),
+    ("service_id", "UInt32", "ZSTD(1)"),
+    # Metric code; negative for a total.
+    ("metric", "Int8", "ZSTD(1)"),
+    ("bucket", "UInt32", "DoubleDelta, ZSTD(1)"),
+    ("series_id", "UInt32", "ZSTD(1)"),
+    ("stage", "LowCardinality(String)", "ZSTD(1)"),
+    ("part", "UInt64", "Delta, ZSTD(1)"),
+    ("scale", "Int8", "ZSTD(1)"),
+    ("zero", "UInt64", "T64, ZSTD(1)"),
+    ("count", "UInt64", "T64, ZSTD(1)"),
+    ("sum", "Float64", "ZSTD(1)"),
+    ("gaps", "Array(Int32)", "T64, ZSTD(1)"),
+    ("amounts", "Array(UInt64)", "T64, ZSTD(1)"),
+)
+# Stands in place of a bucket index in the row with the totals of a point; it is no valid index, and sorts first.
+_HEAD = -(2**31)
 
 
 def read_native(data: bytes) -> dict[str, Array]:
@@ -102,35 +129,8 @@ def _encode_text(value: str) -> bytes:
     return encode_varint(len(data)) + data
 
 
-# Version of the table's schema; written into the comment of the table.
-VERSION = 1
-COMMENT = "stagelens points "
-
-_DAY = 86_400
 # Length of a partition, by tier: the unit of deletion. A few dozen partitions in all. [seconds]
 FREED_SECONDS = {tier: {10: 6 * 3600, 60: _DAY}.get(tier, 32 * _DAY) for tier in schema.TIERS}
-# Delay of the server's TTL after the retention, for tables without a running store. The store usually drops partitions
-# first, and never before they are rolled up. [seconds]
-TTL_GRACE_SECONDS = 7 * _DAY
-# Number of deduplication tokens that a table remembers, those of the last hours.
-_REMEMBERED_INSERTS = 10_000
-
-COLUMNS = (
-    ("tier", "UInt16", "ZSTD(1)"),
-    ("service_id", "UInt32", "ZSTD(1)"),
-    # Metric code; negative for a total.
-    ("metric", "Int8", "ZSTD(1)"),
-    ("bucket", "UInt32", "DoubleDelta, ZSTD(1)"),
-    ("series_id", "UInt32", "ZSTD(1)"),
-    ("stage", "LowCardinality(String)", "ZSTD(1)"),
-    ("part", "UInt64", "Delta, ZSTD(1)"),
-    ("scale", "Int8", "ZSTD(1)"),
-    ("zero", "UInt64", "T64, ZSTD(1)"),
-    ("count", "UInt64", "T64, ZSTD(1)"),
-    ("sum", "Float64", "ZSTD(1)"),
-    ("gaps", "Array(Int32)", "T64, ZSTD(1)"),
-    ("amounts", "Array(UInt64)", "T64, ZSTD(1)"),
-)
 
 
 def quote_name(name: str) -> str:
@@ -229,10 +229,6 @@ def ttl_statement(tables: TableLocation, ttl: str | None) -> str:
 def _by_tier(values: Sequence[int]) -> str:
     *finer, coarsest = values
     return f"transform(tier, {[tier_code(tier) for tier in schema.TIERS[:-1]]}, {finer}, {coarsest})"
-
-
-# Stands in place of a bucket index in the row with the totals of a point; it is no valid index, and sorts first.
-_HEAD = -(2**31)
 
 
 def select_query(what: str, source: str, where: str = "true", then: str = "") -> str:

@@ -44,6 +44,16 @@ _FIRST_BUCKET = select(
         .scalar_subquery()
     )
 ).select_from(schema.services)
+_DEFAULT_FIX = "see the error of the database"
+_URL_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/database"
+# Number of rows fetched at once, some tens of megabytes when decoded.
+PIECE_ROWS = 5_000
+# Number of rows fetched at once that may be blocks.
+PIECE_BLOCKS = 64
+_LATEST = np.iinfo(np.int64).max
+_POINTS = "sum(CASE WHEN series_id <= 0 THEN zero ELSE 1 END)"
+# Number of segments read by one statement; SQLite allows 500.
+_SEGMENTS_AT_ONCE = 100
 
 
 class SqlDialect(Protocol):
@@ -111,8 +121,6 @@ class SqlDialect(Protocol):
 
 _MIGRATIONS = Path(__file__).parents[1] / "migrations"
 _DIALECTS: dict[str, SqlDialect] = {"sqlite": sqlite, "postgresql": postgresql}
-_DEFAULT_FIX = "see the error of the database"
-_URL_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/database"
 
 
 def dialect(url: URL) -> SqlDialect:
@@ -218,14 +226,8 @@ def migrate(engine: Engine) -> None:
         connection.exec_driver_sql("DELETE FROM alembic_version WHERE version_num IS NULL")
 
 
-# Number of rows fetched at once, some tens of megabytes when decoded.
-PIECE_ROWS = 5_000
-# Number of rows fetched at once that may be blocks.
-PIECE_BLOCKS = 64
-_LATEST = np.iinfo(np.int64).max
 # Columns of a row of the finest tier, and the number of points in rows; see `points` for blocks.
 _ROW = ", ".join((str(schema.FINEST), *PointRow._fields[1:]))
-_POINTS = "sum(CASE WHEN series_id <= 0 THEN zero ELSE 1 END)"
 
 
 class SqlPoints:
@@ -337,10 +339,6 @@ class SqlPoints:
 
     def close(self) -> None:
         """Implement `Points.close`: nothing to do, because the connections belong to the database."""
-
-
-# Number of segments read by one statement; SQLite allows 500.
-_SEGMENTS_AT_ONCE = 100
 
 
 class _Select(NamedTuple):

@@ -33,6 +33,13 @@ from .latency import Mixture, batch_latency, fetch_mixture
 from .services import series_with_requests
 
 WHATIF_COLUMNS = ("percentile", "before_seconds", "after_seconds", "ceiling_seconds")
+STAGE_COLUMNS = ("stage", "a_seconds", "b_seconds", "delta_seconds", "share")
+MIX_COLUMNS = ("dimension", "value", "a_share", "b_share", "change", "distance", "changed")
+# Dimensions whose composition is compared, besides `batch`. Not the version, which usually distinguishes the two selections.
+MIX_DIMENSIONS = ("route", "model", "status", "device")
+# Minimum change of a share, and number of its standard errors, from which a composition counts as changed.
+MIN_SHIFT = 0.05
+MIN_STANDARD_ERRORS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +182,6 @@ def _remaining_time(spent: Floats, floor_seconds: float | None, factor: float | 
 def _whatif_rows(groups: LatencyGroups, percentiles: Sequence[float], left: Floats) -> list[dict[str, float]]:
     read = [groups.quantiles(times, percentiles) for times in (groups.spent, left, np.zeros_like(left))]
     return [dict(zip(WHATIF_COLUMNS, values, strict=True)) for values in zip(percentiles, *read, strict=True)]
-
-
-STAGE_COLUMNS = ("stage", "a_seconds", "b_seconds", "delta_seconds", "share")
-MIX_COLUMNS = ("dimension", "value", "a_share", "b_share", "change", "distance", "changed")
-# Dimensions whose composition is compared, besides `batch`. Not the version, which usually distinguishes the two selections.
-MIX_DIMENSIONS = ("route", "model", "status", "device")
-# Minimum change of a share, and number of its standard errors, from which a composition counts as changed.
-MIN_SHIFT = 0.05
-MIN_STANDARD_ERRORS = 3.0
 
 
 def _stage_seconds(mixed: Mixture | None, quantile: float) -> dict[str, float]:

@@ -42,6 +42,10 @@ from ..storage import (
 
 # Maximum number of steps in a table; each step takes a row of some hundred buckets for every stage.
 _STEPS_AT_ONCE = 128
+# Reading more rows would take too long for a page: the steps of a chart are widened instead.
+MAX_ROWS = 100_000
+# Number of buckets of the coarser tier in which rows are counted to estimate their number.
+_COUNTED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +245,6 @@ def with_service_numbers(connection: Connection, selection: Selection, columns: 
     numbers, which = np.unique(columns.series, return_inverse=True)
     services = np.array([owner[number] for number in numbers.tolist()], np.int64)[which]
     return names, replace(columns, series=services)
-
-
-# Reading more rows would take too long for a page: the steps of a chart are widened instead.
-MAX_ROWS = 100_000
-# Number of buckets of the coarser tier in which rows are counted to estimate their number.
-_COUNTED = 6
 
 
 def fetch(snapshot: StoreSnapshot, question: PointQuery) -> Columns:

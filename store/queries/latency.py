@@ -24,6 +24,9 @@ from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, StageCounts, Store
 from .fetch import QueryGroup, fetch, fetch_each, histograms_by_key, request_latency
 from .frames import frame, stage_frame
 
+BREAKDOWN_COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
+SHARE_COLUMNS = ("percentile", "n", "stage", "seconds", "share", "low_share", "high_share")
+
 
 class LatencyQueries(QueryGroup):
     def latency(self, selection: Selection) -> Histogram:
@@ -109,10 +112,6 @@ def batch_latency(snapshot: StoreSnapshot, selection: Selection) -> dict[str, Hi
     """Return the run time of the model by batch size bucket."""
     histograms = histograms_by_key(fetch(snapshot, PointQuery(selection, (BATCH_DURATION,))))
     return {band: histograms[band] for band in sorted(histograms, key=BATCH_SIZES.position)}
-
-
-BREAKDOWN_COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
-SHARE_COLUMNS = ("percentile", "n", "stage", "seconds", "share", "low_share", "high_share")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,18 @@ from .fetch import QueryGroup, fetch, fetch_exact, fetch_steps, histograms_by_ke
 from .frames import with_step_times
 
 OPEN_COLUMNS = ("route", "place", "requests", "oldest_seconds")
+_METRIC_PAIRS = (names.ENGINE_REQUEST, names.ENGINE_STAGE, names.ENGINE_FIRST_TOKEN, names.ENGINE_OUTPUT_TOKEN)
+_ENGINE_METRICS = (*(metric for pair in _METRIC_PAIRS for metric in pair), names.ENGINE_TOKENS, names.ENGINE_BATCH)
+LOAD_COLUMNS = ("instance", "place", "version", "environment", "phase", "model", "shape", "started", "ended", "own")
+_NS = 1_000_000_000
+# A live replica reports every ten seconds; a replica silent for longer than this has no last report. [seconds]
+_LAST_REPORT_SECONDS = 600
+# Microseconds for which a process reports an open request in each bucket.
+_SEEN_US = schema.FINEST * 1_000_000
+# More than a process notes in one bucket beside its regular reports.
+_NOTED_US = 10_000 * NOTED_US
+STOPPED_COLUMNS = ("service", "place", "version", "route", "at", "requests", "oldest_seconds")
+HARDWARE_COLUMNS = ("at", "measure", "place", "mean", "most")
 
 
 class ReplicaQueries(QueryGroup):
@@ -124,10 +136,6 @@ def _stale_since(snapshot: StoreSnapshot, now: int, timeout: timedelta) -> datet
     return moment(silent) if now - silent > waited and rolled_up < due else None
 
 
-_METRIC_PAIRS = (names.ENGINE_REQUEST, names.ENGINE_STAGE, names.ENGINE_FIRST_TOKEN, names.ENGINE_OUTPUT_TOKEN)
-_ENGINE_METRICS = (*(metric for pair in _METRIC_PAIRS for metric in pair), names.ENGINE_TOKENS, names.ENGINE_BATCH)
-
-
 @dataclass(frozen=True, slots=True)
 class EngineModel:
     """Statistics that the engines of a service report about one model; times in seconds."""
@@ -182,9 +190,6 @@ def _interval_distributions(columns: Columns, pair: Iterable[str]) -> dict[str, 
     return {key: Distribution(low, highs[key]) for key, low in lows.items() if key in highs}
 
 
-LOAD_COLUMNS = ("instance", "place", "version", "environment", "phase", "model", "shape", "started", "ended", "own")
-
-
 def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, received_since: int) -> pd.DataFrame:
     table, batches = schema.loads, schema.batches
     wanted = (
@@ -207,15 +212,6 @@ def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, recei
         seconds=rows.pop("own").astype("float64") / 1e9,
         heard=pd.to_datetime(rows["instance"].map(last).astype("float64"), unit="s", utc=True),
     )
-
-
-_NS = 1_000_000_000
-# A live replica reports every ten seconds; a replica silent for longer than this has no last report. [seconds]
-_LAST_REPORT_SECONDS = 600
-# Microseconds for which a process reports an open request in each bucket.
-_SEEN_US = schema.FINEST * 1_000_000
-# More than a process notes in one bucket beside its regular reports.
-_NOTED_US = 10_000 * NOTED_US
 
 
 def open_points(snapshot: StoreSnapshot, selection: Selection) -> Columns:
@@ -245,9 +241,6 @@ def _open_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFram
     return table
 
 
-STOPPED_COLUMNS = ("service", "place", "version", "route", "at", "requests", "oldest_seconds")
-
-
 def _stopped(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
     loads, (start, end) = schema.loads.c, selection.seconds
     filters = {
@@ -266,9 +259,6 @@ def _stopped(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
         at=pd.to_datetime(table["at"].astype("int64"), unit="ns", utc=True),
         oldest_seconds=table["oldest_seconds"].astype("float64") / _NS,
     )
-
-
-HARDWARE_COLUMNS = ("at", "measure", "place", "mean", "most")
 
 
 def hardware_table(columns: Columns, steps: Steps, selection: Selection, services: Sequence[str] = ()) -> pd.DataFrame:

@@ -42,6 +42,9 @@ from .frames import frame, stage_frame, utc_times, with_step_times
 from .latency import Mixture
 from .replicas import hardware_table
 
+VERSION_COLUMNS = ("version", "first_seen", "last_seen", "requests")
+RELEASE_COLUMNS = ("service", "version", "first_seen", "last_seen")
+
 
 class ServiceQueries(QueryGroup):
     def services(self, start: datetime, end: datetime, *, environment: str | None = None) -> pd.DataFrame:
@@ -337,10 +340,6 @@ def _split_by_service(snapshot: StoreSnapshot, selection: Selection, columns: Co
     edges = np.flatnonzero(np.diff(grouped.series, prepend=-1, append=-1)).tolist()
     for low, high in pairwise(edges):
         yield names[int(grouped.series[low])], grouped.between(low, high).without_unused_stages()
-
-
-VERSION_COLUMNS = ("version", "first_seen", "last_seen", "requests")
-RELEASE_COLUMNS = ("service", "version", "first_seen", "last_seen")
 
 
 def series_with_requests(snapshot: StoreSnapshot, selection: Selection, others: tuple[str, ...] = ()) -> pd.DataFrame:

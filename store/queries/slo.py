@@ -28,6 +28,11 @@ from .fetch import QueryGroup, SharedPoints, add_up_steps, fetch, fetch_steps, p
 from .frames import frame, stage_frame, with_step_times
 
 EXCESS_COLUMNS = ("stage", "bad_mean_seconds", "good_mean_seconds", "excess_seconds", "share")
+UNEXPLAINED = "unexplained"
+BAD_COLUMNS = ("at", "bad", UNEXPLAINED)
+TALLY_COLUMNS = ("at", "requests", "total", "bad")
+_US = 1e6
+_MINUTE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +184,6 @@ def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None)
     return total, Estimate(lost + slow.value, lost + slow.low, lost + slow.high)
 
 
-UNEXPLAINED = "unexplained"
-BAD_COLUMNS = ("at", "bad", UNEXPLAINED)
-
-
 @dataclass(frozen=True, slots=True)
 class _StepSums:
     """Sums of requests, or of microseconds, by step and stage.
@@ -238,11 +239,6 @@ def _step_sums(columns: Columns, steps: Steps, failed: Ints, threshold_seconds: 
         if threshold_seconds is not None:
             sums.slow[position] += counts.above_by_stage(threshold_seconds)
     return sums
-
-
-TALLY_COLUMNS = ("at", "requests", "total", "bad")
-_US = 1e6
-_MINUTE = 60
 
 
 class IndicatorQueries(QueryGroup):

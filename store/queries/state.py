@@ -37,6 +37,23 @@ _DIMENSION_TEXTS = {
 # Age of merged values beyond which they are not reported. [seconds]
 _RECENT_SECONDS = 86_400
 _STAGES_SECONDS = 3600
+_DAY_SECONDS = 86_400
+# Size of a row without its histogram on SQLite: key, numbers and its place in the page; 55 to 59 bytes, measured with
+# `dbstat`. On other engines the share of tiers with short histograms is slightly off.
+ROW_BYTES = 57
+_POSTGRESQL_SIZES = """
+SELECT coalesce(parent.relname, own.relname), coalesce(sum(pg_total_relation_size(own.oid)), 0)
+FROM pg_class AS own
+LEFT JOIN pg_inherits ON inhrelid = own.oid
+LEFT JOIN pg_class AS parent ON parent.oid = inhparent
+WHERE own.relkind IN ('r', 'p') AND own.relnamespace = CAST(current_schema() AS regnamespace)
+GROUP BY 1
+"""
+_SQLITE_SIZES = """
+SELECT tbl_name, sum(pgsize) FROM sqlite_master JOIN dbstat ON dbstat.name = sqlite_master.name AND aggregate = TRUE
+WHERE tbl_name <> 'points' GROUP BY 1
+"""
+_LIVE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +135,6 @@ def _services_with_capped_stages(snapshot: StoreSnapshot, cap: int, now: int) ->
             yield service
 
 
-_DAY_SECONDS = 86_400
-
-
 @dataclass(frozen=True, slots=True)
 class TierUse:
     """Contents of a tier, for the growth forecast."""
@@ -157,24 +171,6 @@ def days_until_full(tiers: Sequence[TierUse], rest_bytes: float, budget_bytes: i
         if rest_bytes + sum(tier.bytes_after(days, now) for tier in tiers) > budget_bytes * FULL_SHARE:
             return days
     return None
-
-
-# Size of a row without its histogram on SQLite: key, numbers and its place in the page; 55 to 59 bytes, measured with
-# `dbstat`. On other engines the share of tiers with short histograms is slightly off.
-ROW_BYTES = 57
-
-_POSTGRESQL_SIZES = """
-SELECT coalesce(parent.relname, own.relname), coalesce(sum(pg_total_relation_size(own.oid)), 0)
-FROM pg_class AS own
-LEFT JOIN pg_inherits ON inhrelid = own.oid
-LEFT JOIN pg_class AS parent ON parent.oid = inhparent
-WHERE own.relkind IN ('r', 'p') AND own.relnamespace = CAST(current_schema() AS regnamespace)
-GROUP BY 1
-"""
-_SQLITE_SIZES = """
-SELECT tbl_name, sum(pgsize) FROM sqlite_master JOIN dbstat ON dbstat.name = sqlite_master.name AND aggregate = TRUE
-WHERE tbl_name <> 'points' GROUP BY 1
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +259,6 @@ def _tier_storage(connection: Connection, tier: Tier, use: TierUse, retention: R
         bytes_per_day=round(use.bytes_per_day),
         settled_bytes=round(use.settled_bytes),
     )
-
-
-_LIVE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,9 @@ from .time_series import quantiles_of_steps
 SPEED_COLUMNS = (*("load", "low_load", "high_load", "steps", "n"), *("p50_seconds", "p99_seconds", "output_per_second"))
 _SPEED_METRICS = (names.STAGE_DURATION, names.OUTPUT_TOKEN, names.TOKENS)
 _DECODE = "decode"
+FIRST_TOKEN_METRICS = (names.FIRST_TOKEN, names.FIRST_TOKEN_TIME)
+# Metrics by size bucket have no definition; the definition of their series is that of this metric.
+_MEASURED_BY = {names.FIRST_TOKEN_BY_INPUT: names.FIRST_TOKEN, names.OUTPUT_TOKEN_BY_OUTPUT: names.OUTPUT_TOKEN}
 
 
 class StreamingQueries(QueryGroup):
@@ -172,9 +175,6 @@ def _group_by_load(steps: pd.DataFrame, paced: Columns, width: int, groups: int)
     return pd.DataFrame(values, columns=list(SPEED_COLUMNS))
 
 
-FIRST_TOKEN_METRICS = (names.FIRST_TOKEN, names.FIRST_TOKEN_TIME)
-
-
 @dataclass(frozen=True, slots=True)
 class DefinitionPoints:
     definition: str
@@ -197,7 +197,3 @@ def points_of_definition(columns: Columns, metric: str, definition: str | None) 
 def _requests_by_definition(counts: StageCounts, stages: Sequence[str]) -> dict[str, int]:
     requests = counts.amount.sum(axis=1) + counts.zero
     return {stage: int(n) for stage, n in zip(stages, requests.tolist(), strict=True) if n}
-
-
-# Metrics by size bucket have no definition; the definition of their series is that of this metric.
-_MEASURED_BY = {names.FIRST_TOKEN_BY_INPUT: names.FIRST_TOKEN, names.OUTPUT_TOKEN_BY_OUTPUT: names.OUTPUT_TOKEN}

@@ -22,6 +22,10 @@ from . import fetch
 from .frames import frame, stage_frame, with_step_times
 from .latency import weights_of_times
 
+# Scale with eight buckets per doubling: finer cells would be less than a pixel high.
+HEAT_SCALE = 3
+HEAT_COLUMNS = ("at", "low_seconds", "high_seconds", "n", "dominant", "share", "second", "second_share")
+
 
 @dataclass(frozen=True, slots=True)
 class StepMixtures:
@@ -136,11 +140,6 @@ def _scales_of(edges: fetch.StepEdges, at: Ints, otherwise: NDArray[np.int64]) -
         return otherwise
     position = np.minimum(np.searchsorted(edges.starts, at), len(edges.starts) - 1)
     return np.where(edges.starts[position] == at, edges.scale[position], otherwise)
-
-
-# Scale with eight buckets per doubling: finer cells would be less than a pixel high.
-HEAT_SCALE = 3
-HEAT_COLUMNS = ("at", "low_seconds", "high_seconds", "n", "dominant", "share", "second", "second_share")
 
 
 def quantiles_of_steps(columns: Columns, steps: Steps, quantiles: Sequence[float]) -> pd.DataFrame:

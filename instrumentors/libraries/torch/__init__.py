@@ -47,6 +47,10 @@ from .models import (
 from .models import thread_state as _busy
 
 PACKAGE = __name__.split(".libraries.", maxsplit=1)[0]
+# The only names that `nn.Module.__call__` uses, at least in torch 2.1 to 2.13.
+DISPATCH = ("_compiled_call_impl", "_call_impl")
+# Up to this number of marks every forward records its model; later ones only a change, because of loops of thousands.
+RECORD_ALWAYS = MAX_MARKS // 4
 
 
 def skip_own_frames(eval_frame: ModuleType) -> None:
@@ -109,12 +113,6 @@ def with_originals(original: Any) -> Any:
             return original()
 
     return get_tensor_method
-
-
-# The only names that `nn.Module.__call__` uses, at least in torch 2.1 to 2.13.
-DISPATCH = ("_compiled_call_impl", "_call_impl")
-# Up to this number of marks every forward records its model; later ones only a change, because of loops of thousands.
-RECORD_ALWAYS = MAX_MARKS // 4
 
 
 class TorchInstrumentor(Instrumentor):

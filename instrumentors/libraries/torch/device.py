@@ -34,6 +34,19 @@ from ...records import OPEN, START, STATE, Marks, clock, has_capacity, report_li
 
 # cudaStreamCaptureModeRelaxed. https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html
 RELAXED = 2
+# Lifetime of a reference event: `elapsed_time` is a 32-bit float, accurate to 0.1 us in a second, and the clocks drift apart.
+REFERENCE_NS = 1_000_000_000
+# Beyond this distance an old reference is not used for the next one.
+FORGET_NS = 10_000_000_000
+# Maximum drift of a device's clock. While the device is never idle, the offset is not updated and its error grows by
+# 20 us per second. [parts per million]
+DRIFT_PPM = 20
+MAX_FREE_EVENTS = 4096
+# PyTorch uses pools of 32 streams; only a program that keeps wrapping its own streams has more.
+MAX_STREAMS = 1024
+# Limit per request and thread; further work is timed by its launch.
+MAX_WORKS = 1024
+COPIES: Final = ("h2d", "d2h")
 
 
 class Driver:
@@ -60,18 +73,6 @@ class Driver:
         if error:
             message = f"{function} must return 0 before events can be used, got {error}"
             raise RuntimeError(message)
-
-
-# Lifetime of a reference event: `elapsed_time` is a 32-bit float, accurate to 0.1 us in a second, and the clocks drift apart.
-REFERENCE_NS = 1_000_000_000
-# Beyond this distance an old reference is not used for the next one.
-FORGET_NS = 10_000_000_000
-# Maximum drift of a device's clock. While the device is never idle, the offset is not updated and its error grows by
-# 20 us per second. [parts per million]
-DRIFT_PPM = 20
-MAX_FREE_EVENTS = 4096
-# PyTorch uses pools of 32 streams; only a program that keeps wrapping its own streams has more.
-MAX_STREAMS = 1024
 
 
 class StreamEvent(Protocol):
@@ -203,11 +204,6 @@ class Timeline:
         event, stamp.event = stamp.event, None
         if event is not None and len(self._free) < MAX_FREE_EVENTS:
             self._free.append(event)
-
-
-# Limit per request and thread; further work is timed by its launch.
-MAX_WORKS = 1024
-COPIES: Final = ("h2d", "d2h")
 
 
 class DeviceWork:

@@ -18,6 +18,21 @@ from typing import Any, Final
 from ...instrumentor import log_failure
 from ...records import Marks
 
+# Classes of scripted and traced modules, which have the name of their original class.
+SCRIPTED = ("RecursiveScriptModule", "TopLevelTracedModule", "TracedModule")
+# TorchScript profiles the first call and compiles in the second.
+SCRIPTED_COLD_CALLS = 2
+# Devices where cuDNN, with `torch.backends.cudnn.benchmark`, benchmarks all convolutions at each new input shape.
+BENCHMARKED = ("cuda",)
+# A model with this many shapes has variable inputs: the cost of a new shape is normal and no cold start.
+MAX_SHAPES: Final = 32
+PREPROCESS: Final = "preprocess"
+# Modules of the classes of transforms, and of modules that contain them: `nn.Sequential`, and what `torch.compile` returns.
+TRANSFORMS: Final = ("torchvision.transforms.", "torchaudio.transforms.")
+CONTAINERS: Final = ("torch.nn.modules.container", "torch._dynamo.eval_frame")
+# Devices that finish their work before the call returns.
+SYNCHRONOUS: Final = ("", "cpu", "meta")
+
 
 class Method:
     """Replacement of a method of `torch.Tensor`.
@@ -117,22 +132,6 @@ class Methods:
 
 
 methods = Methods()
-
-
-# Classes of scripted and traced modules, which have the name of their original class.
-SCRIPTED = ("RecursiveScriptModule", "TopLevelTracedModule", "TracedModule")
-# TorchScript profiles the first call and compiles in the second.
-SCRIPTED_COLD_CALLS = 2
-# Devices where cuDNN, with `torch.backends.cudnn.benchmark`, benchmarks all convolutions at each new input shape.
-BENCHMARKED = ("cuda",)
-# A model with this many shapes has variable inputs: the cost of a new shape is normal and no cold start.
-MAX_SHAPES: Final = 32
-PREPROCESS: Final = "preprocess"
-# Modules of the classes of transforms, and of modules that contain them: `nn.Sequential`, and what `torch.compile` returns.
-TRANSFORMS: Final = ("torchvision.transforms.", "torchaudio.transforms.")
-CONTAINERS: Final = ("torch.nn.modules.container", "torch._dynamo.eval_frame")
-# Devices that finish their work before the call returns.
-SYNCHRONOUS: Final = ("", "cpu", "meta")
 
 
 class ThreadState(threading.local):

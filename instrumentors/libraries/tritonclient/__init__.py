@@ -21,6 +21,11 @@ from ...records import OPEN, STATE, Marks, clock, current, has_capacity
 from . import calls, statistics
 from .calls import Call, Sending, enter, leave
 
+FINAL = "triton_final_response"
+STREAM = "_stagelens_stream"
+# Limit of calls per stream without a last part; the oldest ones are ended.
+MAX_CALLS = 64
+
 
 class TritonClientInstrumentor(Instrumentor):
     library = "tritonclient"
@@ -77,8 +82,6 @@ class TritonClientInstrumentor(Instrumentor):
 # The wait from the call to its last response is `network`; the first response is the first token of the request, and the longest
 # time between two responses its gap. A stream of the threaded client may serve many requests, whose responses are distinguished by
 # `request_id`; a stream of asyncio is one call of one request.
-
-FINAL = "triton_final_response"
 
 
 class StreamedCall(Call):
@@ -180,11 +183,6 @@ class MutableMark:
 
 def is_last_response(response: Any) -> bool:
     return FINAL in response.parameters and response.parameters[FINAL].bool_param
-
-
-STREAM = "_stagelens_stream"
-# Limit of calls per stream without a last part; the oldest ones are ended.
-MAX_CALLS = 64
 
 
 class CallStream:

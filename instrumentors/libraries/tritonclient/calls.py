@@ -30,6 +30,10 @@ OUTCOMES = {
 SERVER = "_stagelens_server"
 
 calling: ContextVar[Call | None] = ContextVar("stagelens_triton_call", default=None)
+# First HTTP status of an error.
+CLIENT_ERROR = 400
+# Position of `headers` among the arguments of `async_infer` after the model version, for positional calls.
+HEADERS = 7
 
 
 class Call:
@@ -146,12 +150,6 @@ def outcome(error: BaseException | None, status: str = "") -> str:
     if not status and callable(ask := getattr(error, "status", None)):
         status = str(ask())
     return OUTCOMES.get(status) or catalog.outcome(error)
-
-
-# First HTTP status of an error.
-CLIENT_ERROR = 400
-# Position of `headers` among the arguments of `async_infer` after the model version, for positional calls.
-HEADERS = 7
 
 
 def init(original: Any, protocol: str) -> Any:

@@ -37,6 +37,22 @@ MAX_SERVERS = 16
 # A model's statistics are about 1 kB, more with many versions and batch sizes.
 MAX_BODY_BYTES = 4 * 2**20
 OK = 200
+SECOND_NS = 10**9
+READ_EVERY_NS = SECOND_NS
+# Limit of the pause after failures: 2 s, 4 s, ...
+MAX_PAUSE_NS = 64 * SECOND_NS
+# A reading takes about a millisecond; a slower one than this is followed by a pause of so many times its duration.
+SLOW_NS = SECOND_NS // 20
+PAUSE_AFTER_SLOW = 9
+# Limit of recorded calls per model: those of a few seconds in a busy service.
+MAX_CALLS = 4096
+# A quarter of a minute in a busy service; in an idle one there is a reading between any two calls.
+MAX_READINGS = 16
+MAX_MODELS = 64
+# Idle time after which a model may be removed for another one.
+IDLE_NS = 60 * SECOND_NS
+# Tolerance of floating-point rounding. [nanoseconds]
+_DUST = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +172,6 @@ def _untraced() -> Generator[None]:
     finally:
         context.detach(token)
 
-
-SECOND_NS = 10**9
-READ_EVERY_NS = SECOND_NS
-# Limit of the pause after failures: 2 s, 4 s, ...
-MAX_PAUSE_NS = 64 * SECOND_NS
-# A reading takes about a millisecond; a slower one than this is followed by a pause of so many times its duration.
-SLOW_NS = SECOND_NS // 20
-PAUSE_AFTER_SLOW = 9
-# Limit of recorded calls per model: those of a few seconds in a busy service.
-MAX_CALLS = 4096
-# A quarter of a minute in a busy service; in an idle one there is a reading between any two calls.
-MAX_READINGS = 16
-MAX_MODELS = 64
-# Idle time after which a model may be removed for another one.
-IDLE_NS = 60 * SECOND_NS
-
-# Tolerance of floating-point rounding. [nanoseconds]
-_DUST = 1e-3
 
 _logger = logging.getLogger("stagelens")
 

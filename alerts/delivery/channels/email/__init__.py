@@ -38,6 +38,26 @@ from ...message import Finding, Message
 # Maximum length of a table cell; the list of facts is never truncated.
 MAX_CELL_CHARS = 300
 _COLOURS = {"🔴": "#b3261e", "🟠": "#a34a00", "👀": "#3b5b92", "🟢": "#1b6e3c", "⚪": "#555b66"}
+# Deadline for the SMTP session, because a server that sends byte by byte never exceeds the timeout of a read. [seconds]
+DEADLINE_SECONDS = 30.0
+_MAX_REPLY_BYTES = 1_000_000
+# RFC 5322, 2.1.1: a line has at most 998 characters; phones show far fewer characters of a subject.
+MAX_SUBJECT_CHARS = 200
+# Timeout of each step; the lease of an outbox row is longer than all steps together. [seconds]
+TIMEOUT_SECONDS = 8.0
+# RFC 5321, 4.2.1: permanent errors start here.
+_PERMANENT = 500
+# Error responses of the mail server, and their fixes.
+HINTS = (
+    ("responded 535", "Wrong user or password; Gmail and others require an app password."),
+    ("responded 530", "The server requires authentication: set user and password_env."),
+    ("responded 550", "The server rejects that recipient or sender."),
+    ("responded 553", "The user must not send from that address: set `from` to the address of the user."),
+    ("responded 554", "The server does not relay for this machine: set user and password_env."),
+    ("STARTTLS", "The server offers no STARTTLS: set security to tls (port 465), or to none in a trusted network."),
+    ("WRONG_VERSION", "The port does not start with TLS: set security to starttls (port 587)."),
+    ("certificate", "Use the host name of the certificate; add a private CA with SSL_CERT_FILE."),
+)
 
 
 def mail_text(message: Message) -> str:
@@ -112,17 +132,6 @@ def _stages_with_percent(finding: Finding) -> list[tuple[tuple[str, str, str], i
 
 def _line(raw: str) -> str:
     return line(raw, MAX_CELL_CHARS)
-
-
-# Deadline for the SMTP session, because a server that sends byte by byte never exceeds the timeout of a read. [seconds]
-DEADLINE_SECONDS = 30.0
-_MAX_REPLY_BYTES = 1_000_000
-# RFC 5322, 2.1.1: a line has at most 998 characters; phones show far fewer characters of a subject.
-MAX_SUBJECT_CHARS = 200
-# Timeout of each step; the lease of an outbox row is longer than all steps together. [seconds]
-TIMEOUT_SECONDS = 8.0
-# RFC 5321, 4.2.1: permanent errors start here.
-_PERMANENT = 500
 
 
 class CheckedSmtp(smtplib.SMTP):
@@ -340,19 +349,6 @@ def is_address(text: str) -> bool:
     except (ValueError, IndexError):
         return False
     return bool(address.username and address.domain) and text.isprintable()
-
-
-# Error responses of the mail server, and their fixes.
-HINTS = (
-    ("responded 535", "Wrong user or password; Gmail and others require an app password."),
-    ("responded 530", "The server requires authentication: set user and password_env."),
-    ("responded 550", "The server rejects that recipient or sender."),
-    ("responded 553", "The user must not send from that address: set `from` to the address of the user."),
-    ("responded 554", "The server does not relay for this machine: set user and password_env."),
-    ("STARTTLS", "The server offers no STARTTLS: set security to tls (port 465), or to none in a trusted network."),
-    ("WRONG_VERSION", "The port does not start with TLS: set security to starttls (port 587)."),
-    ("certificate", "Use the host name of the certificate; add a private CA with SSL_CERT_FILE."),
-)
 
 
 class _Section(ChannelSection):

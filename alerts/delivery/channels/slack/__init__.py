@@ -40,6 +40,25 @@ from .blocks import incident_blocks, notification_text, plain_text, reply_blocks
 
 # Errors about blocks, after which the message is sent again without blocks.
 WEBHOOK_BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "invalid_payload"})
+EVENT_TYPE = "stagelens_incident"
+# https://docs.slack.dev/reference/methods/chat.update#errors: the message does not exist, or the bot may not change it.
+_GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed", "is_inactive"})
+_BOT_BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"})
+# Errors of a bot without permission to read, after which the message contains a note that it may be a repeat.
+_NO_READ_ACCESS = frozenset(
+    {
+        "missing_scope",
+        "not_in_channel",
+        "channel_not_found",
+        "no_permission",
+        "not_allowed_token_type",
+        "thread_not_found",
+    }
+)
+# Search margin before the opening, for clock differences. [seconds]
+_SEARCH_MARGIN_SECONDS = 120.0
+# Id of a Slack channel, which never changes, unlike the name.
+_CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{7,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +90,6 @@ def webhook_payload(message: Message) -> dict[str, Any]:
     return {"text": notification_text(message), "blocks": incident_blocks(message)}
 
 
-EVENT_TYPE = "stagelens_incident"
-# https://docs.slack.dev/reference/methods/chat.update#errors: the message does not exist, or the bot may not change it.
-_GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed", "is_inactive"})
-_BOT_BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"})
-# Errors of a bot without permission to read, after which the message contains a note that it may be a repeat.
-_NO_READ_ACCESS = frozenset(
-    {
-        "missing_scope",
-        "not_in_channel",
-        "channel_not_found",
-        "no_permission",
-        "not_allowed_token_type",
-        "thread_not_found",
-    }
-)
-# Search margin before the opening, for clock differences. [seconds]
-_SEARCH_MARGIN_SECONDS = 120.0
 _PAGE, _MAX_PAGES = 100, 5
 
 
@@ -257,10 +259,6 @@ def _own_messages(response: dict[str, Any], channel: str) -> Iterator[_OwnMessag
         payload, stamp = metadata.get("event_payload") or {}, str(posted.get("ts", ""))
         is_reply = str(posted.get("thread_ts", stamp)) != stamp
         yield _OwnMessage(str(payload.get("incident", "")), str(payload.get("key", "")), f"{channel}:{stamp}", is_reply)
-
-
-# Id of a Slack channel, which never changes, unlike the name.
-_CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{7,}")
 
 
 class _WebhookSection(ChannelSection):
