@@ -206,6 +206,7 @@ def test_an_address_with_characters_no_database_stores_is_a_page(
     with caplog.at_level(logging.WARNING):
         for path in ("/s/\ud800", "/s/%00", "/s/%ed%a0%80/tokens", "/traces/%00"):
             response = client.get("/parts", query_string={"path": path.encode(errors="surrogatepass")})
+            assert 'data-title="' in response.text, path
             assert response.status_code == 200, path
 
     assert not caplog.records
