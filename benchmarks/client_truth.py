@@ -218,7 +218,7 @@ def show_pairs(client: Client, since: datetime, records: Sequence[Record], datab
     print(f"\n| one definition, {len(records)} requests | percentile | exact [ms] | Stagelens [ms] | difference |")
     print("|---|---|---|---|---|")
     for pair in PAIRS:
-        exact, ours = [pair.exact(each) for each in records], measured(client, since, pair, database)
+        exact, ours = [pair.exact(record) for record in records], measured(client, since, pair, database)
         for quantile in QUANTILES:
             value = sorted(exact)[rank_of(quantile, len(exact)) - 1]
             error = ours[quantile] / value - 1

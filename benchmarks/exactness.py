@@ -93,7 +93,7 @@ def main() -> int:
                 for quantile in QUANTILES:
                     truth, estimate = exact(case.samples, quantile), latency.quantile(quantile)
                     theirs = (
-                        prometheus.quantile(case.metric(each), quantile, END, HOUR) for each in ("default", "chosen")
+                        prometheus.quantile(case.metric(text), quantile, END, HOUR) for text in ("default", "chosen")
                     )
                     values = [estimate.value if estimate else 0.0, *theirs]
                     cells = (f"{(value / truth - 1) * 100:+.1f} %" for value in values)

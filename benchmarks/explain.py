@@ -75,7 +75,7 @@ def is_right(named: SharedCause, truths: list[Truth], traffic: Traffic) -> bool:
 
 def _is_truth(named: SharedCause, truth: Truth, traffic: Traffic) -> bool:
     if named.key == WHEN:
-        begin, end = (int(each) - traffic.start for each in named.values)
+        begin, end = (int(value) - traffic.start for value in named.values)
         inside = (traffic.at >= begin) & (traffic.at < end)
         return WHEN in truth.values and _overlap(inside, truth.requests) >= 0.5
     names = traffic.names.get(named.key)
@@ -144,7 +144,7 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="print the sentence of each run that missed")
     parser.add_argument("--gate", action="store_true", help="exit with 1 if a goal is missed")
     options = parser.parse_args()
-    causes, sizes = options.causes.split(","), [int(each) for each in options.sizes.split(",")]
+    causes, sizes = options.causes.split(","), [int(word) for word in options.sizes.split(",")]
     seeds = range(options.seed, options.seed + options.runs)
     jobs = [(cause, size, seed, options.caused) for cause in causes for size in sizes for seed in seeds]
     with ProcessPoolExecutor(options.processes) as pool:

@@ -29,7 +29,7 @@ def main(comparisons: int = COMPARISONS) -> None:
         for requests in REQUESTS:
             rates = (failing(draw, requests, 1 + each / 100, comparisons) for each in SLOWER)
             cells = (f"{sure:.1f} (strict {strict:.1f})" for sure, strict in rates)
-            print(f"{name:28}{requests:>8}" + "".join(f"{each:>24}" for each in cells), flush=True)
+            print(f"{name:28}{requests:>8}" + "".join(f"{cell:>24}" for cell in cells), flush=True)
 
 
 def failing(draw: Callable[[int], np.ndarray], requests: int, factor: float, comparisons: int) -> tuple[float, float]:
@@ -55,8 +55,8 @@ def _service(requests: int) -> np.ndarray:
 
 def _counted(seconds: np.ndarray) -> Histogram:
     made = Histogram()
-    for each in seconds.tolist():
-        index = bucket_index(each, made.scale)
+    for second in seconds.tolist():
+        index = bucket_index(second, made.scale)
         made.buckets[index] = made.buckets.get(index, 0) + 1
     return made
 

@@ -105,8 +105,8 @@ def family(process: int) -> list[int]:
 
 def _memory_bytes(process: int, field: str) -> int:
     with suppress(OSError):
-        found = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
-        return 1024 * int(found[1]) if found else 0
+        match = re.search(rf"{field}:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+        return 1024 * int(match[1]) if match else 0
     return 0
 
 

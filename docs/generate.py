@@ -112,7 +112,7 @@ def _dialects(_: str) -> Iterator[str]:
 def _dialect(dialect: server_reports.ReportDialect) -> str:
     inside = (f"`{'.'.join(place)}`" if place else "top level" for place in dialect.places)
     where = f"body, {' or '.join(inside)}" if dialect.places else "headers"
-    if headers := [each for each in server_reports.HEADERS if dialect.places and each.name == dialect.name]:
+    if headers := [header for header in server_reports.HEADERS if dialect.places and header.name == dialect.name]:
         prefix = headers[0].fields[0].name.removesuffix(dialect.fields[0].name)
         return f"| {dialect.title} | `{dialect.name}` | {where} | the header fields without `{prefix}` |"
     # Fields with the name of their stage share one text.
@@ -140,12 +140,12 @@ def _libraries(_: str) -> Iterator[str]:
 def _software(_: str) -> Iterator[str]:
     stacks: list[dict[str, Any]] = yaml.safe_load((HERE / "libraries" / "stacks.yaml").read_text())
     rows = (
-        f"| {each['name']} | {_version(each)} | {each['measured']} | `{each['test']}`{', `make soak`' * ('soak' in each)} |"
-        for each in stacks
-        if "test" in each
+        f"| {stack['name']} | {_version(stack)} | {stack['measured']} | `{stack['test']}`{', `make soak`' * ('soak' in stack)} |"
+        for stack in stacks
+        if "test" in stack
     )
     yield from _table("| software | version | measured by | test |", rows)
-    yield f"\nNo test runs {_listed([each['name'] for each in stacks if 'not_run' in each])}."
+    yield f"\nNo test runs {_listed([stack['name'] for stack in stacks if 'not_run' in stack])}."
 
 
 def _version(stack: Mapping[str, Any]) -> str:
@@ -153,11 +153,11 @@ def _version(stack: Mapping[str, Any]) -> str:
     if "version" in stack:
         return str(stack["version"])
     path, package = str(stack["pins"]).split()
-    found = re.search(rf"(?m)^{re.escape(package)}==([^\s;]+)", (ROOT / path).read_text())
-    if found is None:
+    match = re.search(rf"(?m)^{re.escape(package)}==([^\s;]+)", (ROOT / path).read_text())
+    if match is None:
         msg = f"{path} does not pin {package}"
         raise ValueError(msg)
-    return found[1]
+    return match[1]
 
 
 # Modules with several libraries, of which each has its text in the docstring of its class.
@@ -251,12 +251,12 @@ def _function(name: str, function: Callable[..., Any]) -> Iterator[str]:
 def _signature(name: str, signature: inspect.Signature) -> str:
     """Return *signature* as code: on one line, or with one argument per line if it is longer than 100 characters."""
     marked, words = False, list[str]()
-    for each in signature.parameters.values():
-        if each.kind is each.KEYWORD_ONLY and not marked:
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not marked:
             words.append("*")
             marked = True
-        default = "" if each.default is each.empty else f" = {json.dumps(each.default)}"
-        words.append(f"{each.name}: {each.annotation}{default}")
+        default = "" if parameter.default is parameter.empty else f" = {json.dumps(parameter.default)}"
+        words.append(f"{parameter.name}: {parameter.annotation}{default}")
     line = f"stagelens.{name}({', '.join(words)}) -> {signature.return_annotation}"
     if len(line) <= _MAX_SIGNATURE:
         return line

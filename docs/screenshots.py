@@ -157,7 +157,7 @@ def _facts(event: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = [(name, str(payload[name])) for name in names if name in payload]
     for name, value in payload["custom_details"].items():
         found.append((name, _lines(value)))
-    return found + [("link", each["text"]) for each in event["links"]]
+    return found + [("link", link["text"]) for link in event["links"]]
 
 
 def _lines(value: Any) -> str:
@@ -187,7 +187,7 @@ def pagerduty_page(event: Mapping[str, Any]) -> str:
     payload = event["payload"]
     rows = [f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in _facts(event)]
     facts, details = rows[1:6], [row for row in rows[7:] if not row.startswith("<tr><th>link<")]
-    links = "".join(f"<a>{escape(each['text'])}</a>" for each in event["links"])
+    links = "".join(f"<a>{escape(link['text'])}</a>" for link in event["links"])
     at = payload["timestamp"][:16].replace("T", " ") + " UTC"
     parts = (payload["source"], event["client"], at, payload["summary"])
     return _PAGERDUTY % (*map(escape, parts), "".join(facts), "".join(details), links)

@@ -271,7 +271,7 @@ def _stacks(requests: Requests, code: Mapping[str, Sequence[CodeFrame]]) -> dict
 def _by_band(
     series: Series, at: int, metric: str, spent: NDArray[np.int64], tokens: NDArray[np.int64]
 ) -> Iterator[Point]:
-    bands = np.array([TOKEN_BANDS.bucket_of(int(each)) for each in tokens])
+    bands = np.array([TOKEN_BANDS.bucket_of(int(token)) for token in tokens])
     for band in sorted(set(bands.tolist())):
         mine = spent[bands == band]
         yield Point(series, metric, band, at, _histogram(_bucket(mine), mine.sum() / NS))

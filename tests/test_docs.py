@@ -152,8 +152,8 @@ def test_generated_pages_are_current() -> None:
 def test_each_test_of_a_stack_exists() -> None:
     stacks = yaml.safe_load((ROOT / "docs" / "libraries" / "stacks.yaml").read_text())
 
-    assert [each["name"] for each in stacks if "test" in each and not (ROOT / each["test"]).is_file()] == []
-    assert all(("test" in each) != ("not_run" in each) for each in stacks)
+    assert [stack["name"] for stack in stacks if "test" in stack and not (ROOT / stack["test"]).is_file()] == []
+    assert all(("test" in stack) != ("not_run" in stack) for stack in stacks)
 
 
 def test_start_pages_show_each_file_of_their_example() -> None:

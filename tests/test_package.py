@@ -45,7 +45,7 @@ def test_every_import_of_the_server_is_declared() -> None:
     assert [
         name
         for name in sorted(others)
-        if not declared & {each.lower().replace("_", "-") for each in distributions[name]}
+        if not declared & {distribution.lower().replace("_", "-") for distribution in distributions[name]}
     ] == []
 
 

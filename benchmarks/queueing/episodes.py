@@ -45,12 +45,12 @@ class Period:
 
     def inputs(self, start: int, end: int) -> AttributeCounts:
         counts = [part.inputs for part in self.parts]
-        rows = _rows([each.starts for each in counts], start, end)
+        rows = _rows([count.starts for count in counts], start, end)
         joined = {
-            name: {value: _joined([each.requests[name][value] for each in counts], rows) for value in values}
+            name: {value: _joined([count.requests[name][value] for count in counts], rows) for value in values}
             for name, values in counts[0].requests.items()
         }
-        return replace(counts[0], starts=_joined([each.starts for each in counts], rows), requests=joined)
+        return replace(counts[0], starts=_joined([count.starts for count in counts], rows), requests=joined)
 
 
 def _between(tables: Sequence[ReplicaTable], start: int, end: int) -> ReplicaTable:
@@ -64,7 +64,7 @@ def _between(tables: Sequence[ReplicaTable], start: int, end: int) -> ReplicaTab
         for parts in zip(*(table.replicas for table in tables), strict=True)
     ]
     starts = _joined([table.starts for table in tables], rows)
-    return replace(tables[0], starts=starts, replicas=[each for each in replicas if each.requests.any()])
+    return replace(tables[0], starts=starts, replicas=[replica for replica in replicas if replica.requests.any()])
 
 
 def _rows(starts: Sequence[Ints], start: int, end: int) -> list[slice]:

@@ -31,8 +31,8 @@ def report(outcomes: Sequence[Outcome], *, listed: bool = False) -> bool:
     met = _summary(outcomes, regressions, harmless, canaries)
     table = Table("true growth", "n", "stage first", "recall", "goal", "median", "goal", "p90", "canaries", "median")
     for size in sorted(MIN_RECALL):
-        these = [each for each in regressions if each.size == size]
-        versions = [each for each in canaries if each.size == size]
+        these = [regression for regression in regressions if regression.size == size]
+        versions = [canary for canary in canaries if canary.size == size]
         if not these:
             continue
         table.row(
@@ -66,8 +66,8 @@ def _summary(
 ) -> bool:
     events = [event for outcome in outcomes for event in outcome.events]
     quiet, weeks, alarmed = events.count(""), len(outcomes), len(_alarmed(harmless))
-    equal = [each for each in canaries if not each.size]
-    large = [each for each in canaries if each.size >= LARGE]
+    equal = [canary for canary in canaries if not canary.size]
+    large = [canary for canary in canaries if canary.size >= LARGE]
     evaluating, learning = (
         float(np.median([getattr(outcome, name) for outcome in outcomes])) for name in ("evaluating", "learning")
     )
@@ -105,12 +105,14 @@ def _list_mistakes(outcome: Outcome) -> None:
         print(f"false     series {outcome.seed}: {_counted(outcome.events)}")
     for each in _alarmed(outcome.harmless):
         print(f"must not  series {outcome.seed}: {each.what}, {each.alarm}")
-    for each in outcome.regressions:
-        if each.alarm is None or each.alarm.stages[:1] != (each.stage,):
-            print(f"mistake   series {outcome.seed}: +{each.size:.0%}, {each.what}, {each.alarm or 'missed'}")
-    for each in outcome.canaries:
-        if each.alarm is None if each.size >= LARGE else not each.size and each.alarm is not None:
-            print(f"canary    series {outcome.seed}: +{each.size:.0%} {each.kind} {each.stage}: {each.alarm}")
+    for regression in outcome.regressions:
+        if regression.alarm is None or regression.alarm.stages[:1] != (regression.stage,):
+            print(
+                f"mistake   series {outcome.seed}: +{regression.size:.0%}, {regression.what}, {regression.alarm or 'missed'}"
+            )
+    for canary in outcome.canaries:
+        if canary.alarm is None if canary.size >= LARGE else not canary.size and canary.alarm is not None:
+            print(f"canary    series {outcome.seed}: +{canary.size:.0%} {canary.kind} {canary.stage}: {canary.alarm}")
 
 
 def _alarmed(results: Sequence[Result]) -> list[Result]:

@@ -139,7 +139,7 @@ class Conditions:
     event: Ints
 
     def at(self, minutes: Ints | slice) -> Conditions:
-        return Conditions(*(getattr(self, each.name)[..., minutes].copy() for each in fields(self)))
+        return Conditions(*(getattr(self, field.name)[..., minutes].copy() for field in fields(self)))
 
 
 def make_service(key: tuple[int, ...], rate: float, replicas: int, hosts: int) -> Service:

@@ -146,14 +146,18 @@ def results_of(store: Store) -> dict[str, str]:
             for each in alerts.incidents()
         ],
         "what happened": [
-            (each.event, each.at, each.note) for incident in alerts.incidents() for each in incident.transitions
+            (transition.event, transition.at, transition.note)
+            for incident in alerts.incidents()
+            for transition in incident.transitions
         ],
         "deliveries": [
-            (each.channel, each.transition, each.state)
+            (delivery.channel, delivery.transition, delivery.state)
             for incident in alerts.incidents()
-            for each in incident.deliveries
+            for delivery in incident.deliveries
         ],
-        "silences": [(each.id, each.matchers, each.ends_at, each.author) for each in alerts.silences(NOW)],
+        "silences": [
+            (silence.id, silence.matchers, silence.ends_at, silence.author) for silence in alerts.silences(NOW)
+        ],
         "storage": [(tier.seconds, tier.rows) for tier in read.storage().tiers],
     }
     return {question: _words(result) for question, result in results.items()}

@@ -70,7 +70,7 @@ class MailServer:
     def take(self, body: bytes) -> None:
         mail = message_from_bytes(body)
         for wrong, broken in (
-            ("a line over 998", any(len(each) > 998 for each in body.split(b"\r\n"))),
+            ("a line over 998", any(len(word) > 998 for word in body.split(b"\r\n"))),
             ("a bare line feed", b"\n" in body.replace(b"\r\n", b"")),
             ("no id", not mail["Message-ID"]),
             ("no date", not mail["Date"]),

@@ -69,7 +69,7 @@ class Host:
     @property
     def is_recovering(self) -> bool:
         with self.traffic.store.engine.connect() as connection:
-            return any(each.quiet_since is not None for each in find_open_incidents(connection))
+            return any(incident.quiet_since is not None for incident in find_open_incidents(connection))
 
     @property
     def events(self) -> list[tuple[str, list[str]]]:

@@ -100,4 +100,4 @@ def process_of(holder: str) -> int:
 
 
 def events(incident: Incident) -> list[str]:
-    return [each.event for each in incident.transitions]
+    return [transition.event for transition in incident.transitions]

@@ -101,10 +101,12 @@ def test_the_cause_of_decode_follows_from_the_tokens(tail: float, facts: dict[st
 
 def test_unattributed_time_is_a_finding_from_15_percent_on() -> None:
     usual = findings(facts_of({"forward": 86, "overhead": 14}, {"forward": 86, "overhead": 14}), "p99")
-    gaps = [facts_of({"forward": 84, "overhead": each}, {"forward": 84, "overhead": 20 - each}) for each in (4, 16)]
+    gaps = [
+        facts_of({"forward": 84, "overhead": number}, {"forward": 84, "overhead": 20 - number}) for number in (4, 16)
+    ]
 
     assert [each.stage for each in usual] == ["forward"]
-    assert all(finding_of(each, "overhead") for each in gaps)
+    assert all(finding_of(gap, "overhead") for gap in gaps)
 
 
 @given(
@@ -236,7 +238,7 @@ def test_a_mark_hides_advice(mark: Mark | None, hidden: bool) -> None:
     ],
 )
 def test_advice_about_a_slow_replica_follows_its_machine(measures: tuple[Measure, ...], expected: str) -> None:
-    hardware = tuple(HardwareDifference(each, 2.0, 1.0) for each in measures)
+    hardware = tuple(HardwareDifference(measure, 2.0, 1.0) for measure in measures)
     slow = ReplicaOutlier("a:1", "a", 2, 0.5, 0.2, 0.1, 500, 0, is_dated=True, growth=(), hardware=hardware)
 
     assert replica_advice(slow) == expected

@@ -87,7 +87,7 @@ def test_a_range_of_numbers_is_named(key: str, start: int, is_slow: str, value: 
     rng, latency = noise(2, 20_000)
     numbers = (start * np.exp2(rng.normal(-3 if is_slow == "from" else 3, 2, 20_000))).astype(np.int64)
     latency[numbers >= start if is_slow == "from" else numbers < start] *= 8
-    bands = np.array([band_of(attribute(key).kind, int(each)) for each in numbers])
+    bands = np.array([band_of(attribute(key).kind, int(number)) for number in numbers])
     (found,) = find_causes(counts_of(latency, {key: bands})).causes
 
     assert (found.key, found.value) == (key, value)
@@ -208,7 +208,7 @@ def test_no_requests_no_result() -> None:
 
 
 def test_few_requests_have_a_lower_percentile() -> None:
-    assert [highest_percentile(each, 0.999) for each in (100_000, 5000, 1000, 400)] == [0.999, 0.99, 0.95, 0.9]
+    assert [highest_percentile(number, 0.999) for number in (100_000, 5000, 1000, 400)] == [0.999, 0.99, 0.95, 0.9]
 
 
 def test_selected_requests_are_compared_with_all_others() -> None:

@@ -69,7 +69,7 @@ def by_bucket(spent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def nearest_eight(counts: np.ndarray, shares: np.ndarray, quantile: float) -> np.ndarray:
     """Return the mean shares of the buckets around a percentile that have eight requests: the estimate without windows."""
     at = int(np.searchsorted(np.cumsum(counts), rank_of(quantile, int(counts.sum()))))
-    reach = next(each for each in range(len(counts)) if counts[max(at - each, 0) : at + each + 1].sum() >= 8)
+    reach = next(index for index in range(len(counts)) if counts[max(at - index, 0) : at + index + 1].sum() >= 8)
     chosen = slice(max(at - reach, 0), at + reach + 1)
     return counts[chosen] @ shares[chosen] / counts[chosen].sum()
 
@@ -77,15 +77,15 @@ def nearest_eight(counts: np.ndarray, shares: np.ndarray, quantile: float) -> np
 @pytest.mark.parametrize(("requests", "runs"), [(300, 80), (1500, 80), (50_000, 10)])
 def test_shares_are_close_to_the_truth_and_their_intervals_contain_it(requests: int, runs: int) -> None:
     kinds = ("sizes", "images", "cache")
-    quantiles = [each for each in QUANTILES if requests * (1 - each) >= 10]
+    quantiles = [quantile for quantile in QUANTILES if requests * (1 - quantile) >= 10]
     missed: list[float] = []
     errors: list[tuple[float, float]] = []
     for kind, run in product(kinds, range(runs)):
         counts, shares = by_bucket(requests_of(kind, requests, run))
         window = RankWindow.of(quantiles, [requests] * len(quantiles), [0] * len(quantiles))
         found, (low, high) = window.weights(counts) @ shares, share_bounds(window, counts, shares)
-        truth = np.array([true_shares(kind, each) for each in quantiles])
-        plain = np.array([nearest_eight(counts, shares, each) for each in quantiles])
+        truth = np.array([true_shares(kind, quantile) for quantile in quantiles])
+        plain = np.array([nearest_eight(counts, shares, quantile) for quantile in quantiles])
         missed.append(float(((truth < low - MARGIN) | (truth > high + MARGIN)).mean()))
         errors.append((float(((found - truth) ** 2).mean()), float(((plain - truth) ** 2).mean())))
 

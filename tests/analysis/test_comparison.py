@@ -39,8 +39,8 @@ QUANTILES = st.sampled_from((0.5, 0.9, 0.99))
 
 def histogram(latencies: Sequence[float]) -> Histogram:
     made = Histogram()
-    for each in latencies:
-        made.record(each)
+    for latency in latencies:
+        made.record(latency)
     return made
 
 
@@ -70,7 +70,7 @@ def test_intervals_contain_the_truth(quantile: float, counts: tuple[int, int]) -
     ("quantile", "after", "kind"), [(0.5, 0.1, "same"), (0.99, 0.1, "same"), (0.99, 0.2, "regression")]
 )
 def test_releases_are_rarely_misjudged(quantile: float, after: float, kind: str) -> None:
-    found = [each.kind for each in simulated(quantile, (1000, 1000), (0.1, after))]
+    found = [number.kind for number in simulated(quantile, (1000, 1000), (0.1, after))]
 
     assert found.count(kind) >= 0.99 * ROUNDS
 

@@ -116,9 +116,9 @@ def test_money_has_three_digits_and_its_sign() -> None:
 
 
 def test_the_example_is_a_valid_price_file() -> None:
-    found = costs.read_prices(Path(__file__).parents[2] / "examples" / "prices.yaml")
+    read_prices = costs.read_prices(Path(__file__).parents[2] / "examples" / "prices.yaml")
 
-    assert found.of("chat-llm", "demo")[0].per_hour == 6.2
+    assert read_prices.of("chat-llm", "demo")[0].per_hour == 6.2
 
 
 OCR = Waste("ocr", 3600.0, per_hour=10.0, replicas=2, busy=0.2, queue_seconds=5.0, load_seconds=360.0)

@@ -214,7 +214,7 @@ def test_the_path_of_a_single_request_is_its_partition(inside: list[dict[str, An
     ]
     stages = partition(intervals, 0, 100 * MS)
     [root] = place_requests([TracedRequest("a", "a", "", 0, 100 * MS, stages or {"overhead": 1}, inside)])
-    found = {each.stage: round(each.seconds * 1e9) for each in path_shares([critical_path(root)])}
+    found = {share.stage: round(share.seconds * 1e9) for share in path_shares([critical_path(root)])}
 
     assert found == {stage: spent for stage, spent in stages.items() if spent}
 

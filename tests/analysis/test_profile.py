@@ -64,12 +64,12 @@ def test_a_function_is_named_with_its_wait() -> None:
         (wait,): 0.01,
     }
 
-    assert {each.title for each in functions(band(stacks))} == {
+    assert {function.title for function in functions(band(stacks))} == {
         "resize (serve.py:41), waiting in Event.wait",
         "predict (serve.py:30)",
         "Event.wait (threading.py:604)",
     }
-    assert {each.wait for each in functions(band({(PREDICT, lock): 0.1}))} == {"with model_lock"}
+    assert {function.wait for function in functions(band({(PREDICT, lock): 0.1}))} == {"with model_lock"}
 
 
 def test_recursion_counts_once() -> None:
@@ -124,7 +124,10 @@ def test_growth_between_two_selections_is_a_sentence() -> None:
     before = band({(PREDICT, RESIZE): 0.02, (PREDICT,): 0.02})
 
     assert growth_sentence(before, after, "preprocess") == "preprocess grew +180 ms, 92 % in resize (serve.py:41)"
-    assert [each.title for each in grown_functions(before, after)] == ["resize (serve.py:41)", "predict (serve.py:30)"]
+    assert [function.title for function in grown_functions(before, after)] == [
+        "resize (serve.py:41)",
+        "predict (serve.py:30)",
+    ]
     assert growth_sentence(after, before, "preprocess") == ""
     assert growth_sentence(before, after, "forward") == ""
 
@@ -159,8 +162,8 @@ def test_the_main_function_of_a_stage(
     assert (found and (found[0].title, pytest.approx(found[1]))) == named
     expected = f"preprocess grew +100 ms, {named[1] * 100:.0f} % in {named[0]}" if named else ""
     assert growth_sentence(before, tail, "preprocess") == expected
-    causes = [each for each in grown_functions(before, tail) if each.is_cause]
-    assert [(each.title, pytest.approx(each.share)) for each in causes] == ([named] if named else [])
+    causes = [function for function in grown_functions(before, tail) if function.is_cause]
+    assert [(cause.title, pytest.approx(cause.share)) for cause in causes] == ([named] if named else [])
 
 
 def test_too_few_samples_say_nothing() -> None:
@@ -169,8 +172,8 @@ def test_too_few_samples_say_nothing() -> None:
     assert functions(few, MEDIAN) == []
     assert flame_graph("preprocess", few, MEDIAN).children == []
     assert grown_functions(few, TAIL) == grown_functions(TAIL, few) == []
-    assert {each.median_self_ms for each in functions(TAIL, few)} == {None}
-    assert {each.growth_ms for each in functions(TAIL, few)} == {None}
+    assert {function.median_self_ms for function in functions(TAIL, few)} == {None}
+    assert {function.growth_ms for function in functions(TAIL, few)} == {None}
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_noisy_neighbour_slows_the_replicas_of_all_services_on_its_host(queuei
 def _overheads(counts: Any) -> dict[str, float]:
     """Return the mean time in a CPU stage by replica."""
     return {
-        each.place: each.stages["overhead"].sum() / each.requests.sum()
-        for each in counts.replicas().replicas
-        if each.requests.any()
+        replica.place: replica.stages["overhead"].sum() / replica.requests.sum()
+        for replica in counts.replicas().replicas
+        if replica.requests.any()
     }

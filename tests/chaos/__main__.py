@@ -32,9 +32,9 @@ def main() -> int:
         print(f"{outcome.broken} connections broken in {time.monotonic() - started:.0f} s")
         for service, sent in sorted(outcome.sent.requests.items()):
             print(f"{service}: {sent} requests sent, {outcome.stored.requests[service]} counted")
-        found = outcome.differences()
-        print("\n".join(found) or "nothing lost, nothing twice")
-        assert not found, f"seed {options.seed}"
+        differences = outcome.differences()
+        print("\n".join(differences) or "nothing lost, nothing twice")
+        assert not differences, f"seed {options.seed}"
     return 0
 
 

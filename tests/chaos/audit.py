@@ -35,18 +35,18 @@ class Totals:
 
     @classmethod
     def from_json(cls, serialized: str) -> Totals:
-        found = json.loads(serialized)
-        counters = {name: Counter[str](found[name]) for name in ("requests", "microseconds", "traces")}
-        return cls(**counters, dropped=found["dropped"])
+        document = json.loads(serialized)
+        counters = {name: Counter[str](document[name]) for name in ("requests", "microseconds", "traces")}
+        return cls(**counters, dropped=document["dropped"])
 
 
 def added_up(totals: Iterable[Totals]) -> Totals:
     whole = Totals()
-    for each in totals:
-        whole.requests += each.requests
-        whole.microseconds += each.microseconds
-        whole.traces += each.traces
-        whole.dropped += each.dropped
+    for total in totals:
+        whole.requests += total.requests
+        whole.microseconds += total.microseconds
+        whole.traces += total.traces
+        whole.dropped += total.dropped
     return whole
 
 
@@ -59,7 +59,7 @@ def held(url: str) -> Totals:
             services: dict[int, str] = {row.id: row.name for row in named}
             points = store.points.load(connection, schema.FINEST, 0, _FOREVER)
             columns = (points.service, points.metric, points.stage, points.histograms.count)
-            for service_id, metric, stage, count in zip(*(each.tolist() for each in columns), strict=True):
+            for service_id, metric, stage, count in zip(*(column.tolist() for column in columns), strict=True):
                 service = services[service_id]
                 if metric == schema.METRIC_CODES[names.REQUEST_DURATION]:
                     totals.requests[service] += count

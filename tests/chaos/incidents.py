@@ -101,15 +101,15 @@ class Outcome:
 
     def differences(self) -> list[str]:
         found = list(self.violations)
-        if (names := sorted(each.name for each in self.incidents)) != sorted(self.services):
+        if (names := sorted(incident.name for incident in self.incidents)) != sorted(self.services):
             found.append(f"incidents of {Counter(names) - Counter(self.services)} are too many")
             found.append(f"incidents of {Counter(self.services) - Counter(names)} are not there")
         found += [
-            f"{each.name}: {events(each)} {each.muted}"
-            for each in self.incidents
-            if each.muted or events(each) != ["opened", "resolved"]
+            f"{incident.name}: {events(incident)} {incident.muted}"
+            for incident in self.incidents
+            if incident.muted or events(incident) != ["opened", "resolved"]
         ]
-        due = Counter(f"{each.id}:{number}" for each in self.incidents for number in (1, 2))
+        due = Counter(f"{incident.id}:{number}" for incident in self.incidents for number in (1, 2))
         for receiver, seen in self.seen.items():
             found += [f"{receiver} has not seen {name}" for name in due - seen]
             found += [f"{receiver} has seen {name} too often" for name in seen - due]
@@ -191,7 +191,7 @@ def run(watch: Watch, receivers: Receivers, incidents: int, seed: int) -> Outcom
     while standing or len(services) < incidents:
         ending = rng.sample(standing, rng.randint(0, min(_TOGETHER, len(standing))))
         number = rng.randint(0, min(_TOGETHER, _OPEN - len(standing), incidents - len(services)))
-        starting = [f"shop-{len(services) + each}" for each in range(number)]
+        starting = [f"shop-{len(services) + index}" for index in range(number)]
         for service in starting:
             traffic(datetime.now(UTC) - _MINUTES, _MINUTES, {50: _SLOW}, service=service)
         services += starting
@@ -204,7 +204,7 @@ def run(watch: Watch, receivers: Receivers, incidents: int, seed: int) -> Outcom
 
 
 def _stand(watch: Watch, standing: set[str], ended: set[str]) -> bool:
-    states = {each.name: each.state for each in watch.incidents()}
+    states = {incident.name: incident.state for incident in watch.incidents()}
     settled = {name for name, state in states.items() if state == "resolved"} >= ended
     return settled and standing <= {name for name, state in states.items() if state == "open"} and watch.is_settled()
 
@@ -229,9 +229,9 @@ def main() -> int:
         outcome = run(watch, receivers, options.incidents, options.seed)
     print(f"{', '.join(f'{what} x{often}' for what, often in outcome.met.most_common())}")
     print("{} of {} requests failed".format(*outcome.failed), f"in {time.monotonic() - started:.0f} s")
-    found = outcome.differences()
-    print("\n".join(found) or "every notification arrived exactly once")
-    return int(bool(found))
+    differences = outcome.differences()
+    print("\n".join(differences) or "every notification arrived exactly once")
+    return int(bool(differences))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,6 @@ def test_attacks_do_not_block_readers_or_senders(tmp_path: Path) -> None:
     to.end()
     counted = held(to.url).requests
 
-    assert {each.name: +each.refused for each in outcomes} == {each.name: Counter() for each in outcomes}
+    assert {outcome.name: +outcome.refused for outcome in outcomes} == {outcome.name: Counter() for outcome in outcomes}
     assert acknowledged.total() > 0
     assert {name: counted[name] for name in acknowledged} == dict(acknowledged)

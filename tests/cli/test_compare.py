@@ -41,7 +41,7 @@ def write_run(
             stages = [StageInterval("queue", start, queue), StageInterval("forward", queue, end)]
             yield ImportedRequest("predict", start, end, stages, {names.ROUTE: route}, failed=number < failed)
 
-    path.write_text("\n".join(json.dumps(each) for each in span_exports(requests(), service, path.name)))
+    path.write_text("\n".join(json.dumps(export) for export in span_exports(requests(), service, path.name)))
     return path
 
 
@@ -110,9 +110,9 @@ def test_a_run_compared_with_itself_has_no_difference(
     packed.write_bytes(gzip.compress((runs / "base.json").read_bytes()))
 
     assert compare(runs / "base.json", packed, "--fail-on", "p50:+0%,p99:+0%", "--strict", "--json", "-") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {each["difference_seconds"] for each in found["latency"]} == {0}
-    assert {each["own"]["difference_seconds"] for each in found["stages"]} == {0}
+    document = json.loads(capsys.readouterr().out)
+    assert {each["difference_seconds"] for each in document["latency"]} == {0}
+    assert {stage["own"]["difference_seconds"] for stage in document["stages"]} == {0}
 
 
 def test_a_fast_run_of_failures_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,14 +157,14 @@ def test_the_json_has_all_numbers(runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
 
     assert compare(runs / "base.json", runs / "short.json", "--percentile", "p90", "--json", file) == 0
-    found = json.loads(file.read_text())
+    document = json.loads(file.read_text())
 
-    assert (found["a"]["requests"], found["b"]["requests"]) == (500, 30)
-    at = {each["percentile"]: each for each in found["latency"]}
+    assert (document["a"]["requests"], document["b"]["requests"]) == (500, 30)
+    at = {each["percentile"]: each for each in document["latency"]}
     for side in ("a_seconds", "b_seconds"):
-        assert sum(each[side] for each in found["stages"]) == pytest.approx(at["p90"][side])
-    assert sum(each["share_of_change"] for each in found["stages"]) == pytest.approx(1)
-    assert found["stages"][0]["stage"] == "queue"
+        assert sum(stage[side] for stage in document["stages"]) == pytest.approx(at["p90"][side])
+    assert sum(stage["share_of_change"] for stage in document["stages"]) == pytest.approx(1)
+    assert document["stages"][0]["stage"] == "queue"
     assert at["p99"]["high_seconds"] is None
     assert at["p50"]["low_seconds"] <= at["p50"]["difference_seconds"] <= at["p50"]["high_seconds"]
 
@@ -396,8 +396,8 @@ def test_the_first_sentence_names_the_function_that_grew(profiled: Path, capsys:
     assert compare(profiled / "a", profiled / "b") == 0
     assert "% of that in resize (serve.py:41)." in " ".join(capsys.readouterr().out.split())
     assert compare(profiled / "a", profiled / "b", "--json", profiled / "found.json") == 0
-    found = json.loads((profiled / "found.json").read_text())
-    assert [(each["stage"], each["function"]) for each in found["functions"]] == [
+    document = json.loads((profiled / "found.json").read_text())
+    assert [(function["stage"], function["function"]) for function in document["functions"]] == [
         ("preprocess", "resize (serve.py:41)")
     ]
     capsys.readouterr()

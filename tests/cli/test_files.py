@@ -50,7 +50,7 @@ def test_files_in_use_and_foreign_files_are_not_removed(place: Path) -> None:
         with temporary_folder("run"), temporary_folder("compare"):
             assert (one / "run.db").exists()
 
-    assert sorted(each.name for each in place.iterdir()) == ["stagelens-run-empty", "stagelens-run-link", "theirs"]
+    assert sorted(path.name for path in place.iterdir()) == ["stagelens-run-empty", "stagelens-run-link", "theirs"]
     assert (place / "theirs" / "kept").exists()
 
 

@@ -48,7 +48,9 @@ def run(tmp_path: Path) -> Run:
 def requests(saved: Path) -> Counter[str]:
     found: Counter[str] = Counter()
     for entry in json.loads(saved.read_text())["resourceMetrics"]:
-        resource = {each["key"]: each["value"]["stringValue"] for each in entry["resource"]["attributes"]}
+        resource = {
+            attribute["key"]: attribute["value"]["stringValue"] for attribute in entry["resource"]["attributes"]
+        }
         for metric in entry["scopeMetrics"][0]["metrics"]:
             if metric["name"] == "inference.request.duration":
                 points = metric["exponentialHistogram"]["dataPoints"]

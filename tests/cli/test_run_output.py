@@ -36,11 +36,11 @@ def store(open_store: Callable[..., Store]) -> Store:
 def many(number: int, service: Series = SHOP) -> list[Request]:
     return [
         Request(
-            {"forward": (10 + each % 10) * MS, "queue": 100 * MS * (each % 50 == 0), "overhead": MS},
-            NOON - 600 + each % 60,
+            {"forward": (10 + index % 10) * MS, "queue": 100 * MS * (index % 50 == 0), "overhead": MS},
+            NOON - 600 + index % 60,
             service,
         )
-        for each in range(number)
+        for index in range(number)
     ]
 
 
@@ -120,7 +120,7 @@ def test_the_summary_names_the_function_of_the_tail(store: Store, summary_lines:
     lines = summary_lines()
 
     resize = next(each for each in lines if each.startswith("resize (serve.py:41)") and each.endswith("Preprocess"))
-    usual, tail = (float(each) for each in resize.split()[2:6:2])
+    usual, tail = (float(word) for word in resize.split()[2:6:2])
     assert (usual, tail) == (pytest.approx(1, rel=0.03), pytest.approx(100, rel=0.03))
     assert any(each.endswith("stagelens run --stage preprocess=serve:resize") for each in lines)
 
@@ -170,7 +170,7 @@ def test_the_slowest_request_is_a_waterfall(store: Store, summary_lines: Callabl
     store.write([Batch("a", PointAggregator().points(many(20)), [trace(spans=20)])])
     lines = summary_lines()
     rows = [each for each in lines[lines.index(line(lines, "The slowest")) :] if each.startswith("Forward")]
-    starts = [each.index("█") for each in rows]
+    starts = [row.index("█") for row in rows]
 
     assert len(rows) == 12
     assert starts == sorted(starts)

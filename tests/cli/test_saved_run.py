@@ -105,9 +105,9 @@ def query_results(read: Reader) -> Iterator[Any]:
             yield read.heat(part, EVER[1] - EVER[0])
             yield repr((read.attributes(part), read.replica_counts(part)))
         yield read.dimensions(about)
-        found = read.exemplars(about, limit=100)
-        yield found
-        yield [read.trace(trace_name(*ids)) for ids in zip(found["trace_id"], found["span_id"], strict=True)]
+        exemplars = read.exemplars(about, limit=100)
+        yield exemplars
+        yield [read.trace(trace_name(*ids)) for ids in zip(exemplars["trace_id"], exemplars["span_id"], strict=True)]
     yield read.state().dropped
 
 

@@ -242,4 +242,4 @@ def test_a_collector_loads_no_modules_of_pages_or_alerts(tmp_path: Path) -> None
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == [f"stagelens.{each}" for each in ("analysis", "cli", "collector", "core", "store")]
+    assert ran.stdout.split() == [f"stagelens.{text}" for text in ("analysis", "cli", "collector", "core", "store")]

@@ -127,11 +127,11 @@ def test_refused_exports_are_counted_by_service_or_sender(serve: Callable[..., A
     ]
     too_large = served.post("/v1/metrics", b"x" * 9000).json()["message"]
     served.collector.stop()
-    found = served.store.read.fleet_counts(last_day(), COLLECTOR_LOST)
+    fleet_counts = served.store.read.fleet_counts(last_day(), COLLECTOR_LOST)
 
     assert too_large == "the body is larger than 8000 bytes; send smaller batches or raise STAGELENS_MAX_BODY"
     assert statuses == [413, 413, 413, 413, 400, 200, 400, 415]
-    assert found == {
+    assert fleet_counts == {
         "prompts": {"too_large": 3},
         "from json": {"too_large": 1, "invalid": 1},
         "partly": {"rejected": 1},

@@ -113,7 +113,7 @@ def test_rows_of_old_processes_are_replaced_or_deleted(store: Store) -> None:
         with store.transaction() as connection:
             for each in reports:
                 write_report(connection, each)
-        return [each.id for each in store.read.collectors()]
+        return [collector.id for collector in store.read.collectors()]
 
     alive = report("alive", START + SILENT_AFTER)
 
@@ -153,8 +153,8 @@ class Senders:
         self.now, self.sent = START, 0
         self.store = open_store("stopped.db", clock=lambda: self.now)
         self.collectors = (StatusProbe(self.store), StatusProbe(self.store))
-        for each in self.collectors:
-            each.metrics.processes = OpenProcesses(lambda: self.now)
+        for collector in self.collectors:
+            collector.metrics.processes = OpenProcesses(lambda: self.now)
 
     def send(self, name: str, *ages: float, to: int = 0, ahead: float = 0.0) -> None:
         """Send a report of a process with requests that have been open for *ages*, or else with a finished request."""
@@ -170,9 +170,9 @@ class Senders:
     def wait(self, seconds: int = 10) -> None:
         for _ in range(seconds // 10):
             self.now += 10
-            for each in self.collectors:
-                each.now = self.now
-                each.reporter.report()
+            for collector in self.collectors:
+                collector.now = self.now
+                collector.reporter.report()
 
     def stopped(self) -> list[tuple[str, int, float]]:
         now = datetime.fromtimestamp(self.now, UTC)

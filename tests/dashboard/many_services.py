@@ -19,8 +19,8 @@ def crowd_at(path: Path) -> Store:
     store = Store.open(f"sqlite:///{path}", clock=NOW.timestamp)
     at = int(NOW.timestamp()) // 10 * 10 - 120
     points: list[Point] = []
-    for each in range(MANY):
-        series, stage = Series(f"service-{each:03d}", "1", model="m"), "decode" if each % 3 else "forward"
-        points.append(Point(series, REQUEST_DURATION, stage, at, observed(0.01 * 1.02**each, _REQUESTS)))
+    for index in range(MANY):
+        series, stage = Series(f"service-{index:03d}", "1", model="m"), "decode" if index % 3 else "forward"
+        points.append(Point(series, REQUEST_DURATION, stage, at, observed(0.01 * 1.02**index, _REQUESTS)))
     store.write([Batch("crowd", points)])
     return store

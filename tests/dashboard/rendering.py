@@ -67,9 +67,9 @@ def csrf_headers(
     client: FlaskClient, path: str = "/", headers: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
     """Return *headers* and the CSRF token of the page at *path*."""
-    found = re.search(r'name="csrf-token" content="(\w+)"', client.get(path, headers=headers).text)
-    assert found is not None
-    return {**headers, "X-CSRF-Token": found[1]}
+    match = re.search(r'name="csrf-token" content="(\w+)"', client.get(path, headers=headers).text)
+    assert match is not None
+    return {**headers, "X-CSRF-Token": match[1]}
 
 
 def observed(value: float, count: int = 1) -> Histogram:
@@ -82,7 +82,7 @@ def observed(value: float, count: int = 1) -> Histogram:
 def write_requests(store: Store, *series: Series, seconds: float = 0.1, count: int = 1, ago: int = 300) -> None:
     """Write equal requests of each of *series* of a moment before `NOW`."""
     at = int(NOW.timestamp()) // 10 * 10 - ago
-    points = [Point(each, REQUEST_DURATION, "forward", at, observed(seconds, count)) for each in series]
+    points = [Point(one_series, REQUEST_DURATION, "forward", at, observed(seconds, count)) for one_series in series]
     assert store.write([Batch(f"{series} {seconds} {count} {ago}", points)]) == [True]
 
 

@@ -38,7 +38,7 @@ class Served:
 
 def write(store: Store, traffic: ModuleType, *all_served: Served) -> Source:
     """Write what was served and return the pages' source."""
-    store.write([each for served in all_served for each in batches(traffic, served)])
+    store.write([batch for served in all_served for batch in batches(traffic, served)])
     store.maintain()
     return Source(store, None, NOW.timestamp)
 

@@ -41,7 +41,7 @@ def store_of(folder: Path, made: Traffic, *, series: Series = _ALL, loads: bool 
     table = made.table(np.random.default_rng(20261127))
     points = points_of(table, series)
     if hardware:
-        points += [point for each in table.replicas for point in _gpu(series, each.place, table.starts.tolist())]
+        points += [point for replica in table.replicas for point in _gpu(series, replica.place, table.starts.tolist())]
     store = Store.open(f"sqlite:///{folder / 'replicas.db'}", clock=NOW.timestamp)
     store.write([Batch("all", points, [], 0, PLACES[0], loads=list(_loads()) if loads else [])])
     store.maintain()
@@ -50,7 +50,7 @@ def store_of(folder: Path, made: Traffic, *, series: Series = _ALL, loads: bool 
 
 def points_of(table: ReplicaTable, series: Series) -> list[Point]:
     """Return *table* as points of *series*, counted by replica and as requests."""
-    return [point for each in table.replicas for point in _points(series, table, each)]
+    return [point for replica in table.replicas for point in _points(series, table, replica)]
 
 
 def _points(series: Series, table: ReplicaTable, replica: ReplicaCounts) -> Iterator[Point]:

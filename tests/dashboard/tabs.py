@@ -139,10 +139,10 @@ def serious_violations(page: Page, within: str | None = None) -> list[str]:
         "document.querySelector('#root')?.setAttribute('style', 'opacity: 1 !important; transition: none !important')"
     )
     # It would tell of every element that is as it should be, too.
-    found: Any = Axe().run(page, within, options={"runOnly": rules, "resultTypes": ["violations"]})
+    completed: Any = Axe().run(page, within, options={"runOnly": rules, "resultTypes": ["violations"]})
     page.evaluate("document.querySelector('#root')?.removeAttribute('style')")
     return [
-        f"{each['id']}: {[node['html'][:120] for node in each['nodes'][:3]]}"
-        for each in found.response["violations"]
-        if each["impact"] in ("serious", "critical")
+        f"{violation['id']}: {[node['html'][:120] for node in violation['nodes'][:3]]}"
+        for violation in completed.response["violations"]
+        if violation["impact"] in ("serious", "critical")
     ]

@@ -150,8 +150,8 @@ def test_the_documentation_lists_every_tool() -> None:
     text = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
     tools = Tools(lambda _headers: nullcontext(connect()))
 
-    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == [each.__name__ for each in tools.reading()]
-    assert all(f"`{each.__name__}`" in text for each in tools.writing())
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == [tool.__name__ for tool in tools.reading()]
+    assert all(f"`{tool.__name__}`" in text for tool in tools.writing())
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ class Pictured:
 
     @property
     def incident(self) -> str:
-        return next(each.id for each in self.alerts.incidents() if each.state == "open")
+        return next(incident.id for incident in self.alerts.incidents() if incident.state == "open")
 
     @property
     def slow_trace(self) -> str:
@@ -230,7 +230,7 @@ def _fill(store: Store) -> None:
     end = int(NOW.timestamp()) // 30 * 30
     waiting: list[Batch] = []
     for at, seconds in _buckets(end):
-        waiting += [_batch(each, at, seconds) for each in SERVICES]
+        waiting += [_batch(service, at, seconds) for service in SERVICES]
         if seconds < _LONG:
             waiting.append(_machines(at))
         if len(waiting) >= 200:
@@ -414,15 +414,15 @@ def _load(name: str, version: str, phase: str, started: int, ended: int) -> Stor
 def _machines(at: int) -> Batch:
     random = np.random.default_rng([at, 5])
     points: list[Point] = []
-    by_name = {each.name: each for each in SERVICES}
+    by_name = {service.name: service for service in SERVICES}
     rho = _rate(by_name["search"], at) / 62
-    for each in range(4):
+    for index in range(4):
         points += _gpu(
-            Series("search", "1.15.0", "prod"), f"search-7c6f5-{each}", at, min(rho * (0.8 + 0.06 * each), 1), 11e9
+            Series("search", "1.15.0", "prod"), f"search-7c6f5-{index}", at, min(rho * (0.8 + 0.06 * index), 1), 11e9
         )
-    for each in range(2):
+    for index in range(2):
         points += _gpu(
-            Series("chat", "0.9.2", "prod"), f"chat-58d7b-{each}", at, float(random.uniform(0.7, 0.85)), 71e9
+            Series("chat", "0.9.2", "prod"), f"chat-58d7b-{index}", at, float(random.uniform(0.7, 0.85)), 71e9
         )
     if at >= RELEASED.timestamp():
         for name in _REPLICAS:

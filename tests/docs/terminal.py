@@ -97,7 +97,7 @@ class Terminal:
         text = printed.read_text()
 
         # A command often fails because a server that was started before it has failed.
-        servers = [each.read_text()[-MAX_TAIL_CHARS:] for each in self._servers]
+        servers = [server.read_text()[-MAX_TAIL_CHARS:] for server in self._servers]
 
         assert process.returncode == 0, "\n".join(
             (f"$ {command}", text, f"(ended with {process.returncode}; what its servers printed follows)", *servers)

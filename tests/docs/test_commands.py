@@ -85,7 +85,7 @@ class World(NamedTuple):
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
     folder = tmp_path_factory.mktemp("up")
-    ports: dict[int, int] = {each: free_port() for each in SERVERS}
+    ports: dict[int, int] = {server: free_port() for server in SERVERS}
     config = folder / "collector.yaml"
     config.write_text("rules: {spans: []}\nscrape: {targets: []}\n")
     environment = {

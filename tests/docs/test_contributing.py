@@ -62,6 +62,6 @@ def test_the_changes_of_the_examples_fit_the_files() -> None:
 
 
 def path_in_first_line(block: Block) -> str:
-    found = re.match(r"# ([\w/.]+)", block.text)
-    assert found is not None, f"{block} does not start with the path of its file"
-    return found[1].rstrip(":")
+    match = re.match(r"# ([\w/.]+)", block.text)
+    assert match is not None, f"{block} does not start with the path of its file"
+    return match[1].rstrip(":")

@@ -55,8 +55,8 @@ def repository(tmp_path: Path) -> tuple[Path, str]:
 
     def git(*words: str) -> str:
         identity = ("-c", "user.name=ci", "-c", "user.email=ci@localhost")
-        found = subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True)
-        return found.stdout.strip()
+        completed = subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True)
+        return completed.stdout.strip()
 
     git("init", "--quiet")
     git("add", ".")

@@ -39,8 +39,8 @@ def test_container_health_covers_all_its_processes(
             "STAGELENS_ALERTS_METRICS_PORT": ports[None],
         }
         command = [sys.executable, "-c", CHECK]
-        found = subprocess.run(
+        completed = subprocess.run(
             command, cwd=ROOT / "docker", env=os.environ | given, capture_output=True, text=True, check=False
         )
 
-    assert (found.returncode, found.stdout.strip()) == (code, output)
+    assert (completed.returncode, completed.stdout.strip()) == (code, output)

@@ -28,4 +28,4 @@ def test_the_server_image_is_below_250_megabytes_and_lists_its_packages(tmp_path
 
     assert size < MAX_BYTES
     bill = json.loads((tmp_path / "opt" / "stagelens" / "sbom.cdx.json").read_text(encoding="utf-8"))
-    assert {"stagelens", "pandas", "clickhouse-connect"} <= {each["name"] for each in bill["components"]}
+    assert {"stagelens", "pandas", "clickhouse-connect"} <= {component["name"] for component in bill["components"]}

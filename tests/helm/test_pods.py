@@ -76,7 +76,7 @@ def test_every_selector_matches_an_object(manifests: Manifests, given_values: Va
                 port["name"] for each in found for port in each
             }
         else:
-            assert not wanted or [each for each in labels if wanted <= each.items()], manifest["metadata"]["name"]
+            assert not wanted or [label for label in labels if wanted <= label.items()], manifest["metadata"]["name"]
     for service in services:
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
 

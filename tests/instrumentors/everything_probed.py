@@ -39,7 +39,7 @@ def failed(_: Token, __: BaseException) -> None:
 
 def functions() -> Iterator[types.FunctionType]:
     for module in MODULES:
-        for owner in (module, *(each for each in vars(module).values() if isinstance(each, type))):
+        for owner in (module, *(var for var in vars(module).values() if isinstance(var, type))):
             for value in vars(owner).values():
                 function = getattr(value, "fget", None) or getattr(value, "__func__", value)
                 if can_be_probed(function, Probe(Token)) and function.__module__ == module.__name__:

@@ -44,7 +44,7 @@ def test_a_body_read_without_server_stages_is_a_dependency(
     decoded = {at for start, end in reported for at in range(start, end)}
     waited = {at for start, end in bodies for at in range(start, end)} - decoded
     expected = {"decode": len(decoded), "dependency": len(waited), "overhead": WALL - len(decoded | waited)}
-    triples = [("dependency@body", *each) for each in bodies] + [("decode@reported", *each) for each in reported]
+    triples = [("dependency@body", *body) for body in bodies] + [("decode@reported", *each) for each in reported]
 
     assert own_times(*triples) == {stage: spent for stage, spent in expected.items() if spent}
 

@@ -31,15 +31,15 @@ def test_two_hundred_thousand_requests_leave_only_their_counts() -> None:
     """
     command = [sys.executable, "-m", "tests.instrumentors.soak", str(REQUESTS), str(WARM)]
     printed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
-    found = json.loads(printed)
-    warm, last = found["warm"], found["last"]
+    document = json.loads(printed)
+    warm, last = document["warm"], document["last"]
 
-    assert found["counted"] + found["dropped"] == found["sent"]
-    assert found["dropped"] > 0
+    assert document["counted"] + document["dropped"] == document["sent"]
+    assert document["dropped"] > 0
     # Every name, the two kinds of status, and what is past the limit.
     assert last["series"] == warm["series"] <= MAX_SERIES + 2
     assert last["blocks"] - warm["blocks"] < MAX_BLOCKS
     assert last["resident_bytes"] - warm["resident_bytes"] < MAX_GROWTH_BYTES
     assert last["requests"] <= warm["requests"] + 2
     assert last["threads"] == warm["threads"]
-    assert not found["left open"]
+    assert not document["left open"]

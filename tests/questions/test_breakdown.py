@@ -52,7 +52,7 @@ def test_page_api_summary_and_alert_show_the_same_stages(site: Site) -> None:
     found = breakdown(site.store.read, site.around(service="shop"))
     client = Dashboard(DashboardConfig(), site.store, None, clock=site.clock).server.test_client()
     answer = client.get("/api/v1/query/breakdown?service=shop&p=50,99&from=now-1d").get_json()
-    columns = [each["name"] for each in answer["columns"]]
+    columns = [column["name"] for column in answer["columns"]]
     median, tail = (dict(zip(columns, row, strict=True)) for row in answer["rows"])
     page = client.get("/s/shop?from=now-1d").text
     shown = json.loads(html.unescape(re.search(r'data-inspector="([^"]+)"', page)[1]))  # type: ignore[index] - it has one
@@ -88,20 +88,20 @@ def test_page_api_summary_and_alert_show_the_same_stages(site: Site) -> None:
         fleet[_column(client, "stage_share")]
     )
     assert split is not None
-    assert {each.stage: each.seconds for each in split.uses} == pytest.approx({each: tail[each] for each in STAGES})
+    assert {use.stage: use.seconds for use in split.uses} == pytest.approx({each: tail[each] for each in STAGES})
 
 
 def test_each_share_has_its_requests_and_an_interval(site: Site) -> None:
     client = Dashboard(DashboardConfig(), site.store, None, clock=site.clock).server.test_client()
     shares = client.get("/api/v1/query/breakdown?service=shop&p=50&from=now-1d").get_json()["shares"]
-    preprocess = next(each for each in shares if each["stage"] == "preprocess")
+    preprocess = next(share for share in shares if share["stage"] == "preprocess")
 
     assert preprocess["n"] > 50
     assert preprocess["seconds"] == pytest.approx(USUAL, rel=0.25)
-    for each in shares:
-        assert 0 <= each["low_share"] <= each["share"] <= each["high_share"] <= 1
+    for share in shares:
+        assert 0 <= share["low_share"] <= share["share"] <= share["high_share"] <= 1
 
 
 def _column(client: FlaskClient, name: str) -> int:
     columns = client.get("/api/v1/query/fleet?from=now-1d").get_json()["columns"]
-    return [each["name"] for each in columns].index(name)
+    return [column["name"] for column in columns].index(name)

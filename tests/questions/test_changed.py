@@ -43,7 +43,7 @@ def fail(store: Store) -> Fail:
         kept = [
             replace(
                 retained(request, next(_numbers), "error"),
-                spans=[{"name": "", "stage": "", "start_ns": 0, "duration_ns": 1} | each for each in spans],
+                spans=[{"name": "", "stage": "", "start_ns": 0, "duration_ns": 1} | span for span in spans],
                 attributes={"error.type": error},
             )
             for _ in range(min(count, 5))

@@ -98,7 +98,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "versions": read.versions(shop),
         "whatif": read.whatif(shop, "forward", PERCENTILES),
         "whole": read.whole(start, end),
-        "windows": [read.windows(shop, each) for each in _window_queries(start, end)],
+        "windows": [read.windows(shop, query) for query in _window_queries(start, end)],
     }
     return {question: _comparable(result) for question, result in asked.items()}
 
@@ -127,7 +127,7 @@ def _comparable(item: Any) -> object:  # noqa: PLR0911 - a line for each type
         if item.dtype.kind in "iu":
             # Most of the values are zeros in large arrays of integers: a list of all of them costs more than the queries.
             places = item.nonzero()
-            return item.shape, [each.tolist() for each in places], item[places].tolist()
+            return item.shape, [place.tolist() for place in places], item[places].tolist()
         return _comparable(item.tolist())
     if isinstance(item, float):
         return "nan" if item != item else float(f"{item:.{SIGNIFICANT_DIGITS}g}")  # noqa: PLR0124 - only NaN differs from itself
@@ -138,5 +138,5 @@ def _comparable(item: Any) -> object:  # noqa: PLR0911 - a line for each type
     if isinstance(item, (list, tuple)):
         return [_comparable(each) for each in item]
     if is_dataclass(item) and not isinstance(item, (type, datetime)):
-        return [(each.name, _comparable(getattr(item, each.name))) for each in fields(item)]
+        return [(field.name, _comparable(getattr(item, field.name))) for field in fields(item)]
     return item

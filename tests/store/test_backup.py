@@ -115,7 +115,7 @@ def write_incident(one: Site) -> None:
         ):
             table = tables.tables[name]
             # Each column gets a value of its type, whatever its name.
-            rest = {each.name: each.type.python_type("1") for each in table.columns if each.name not in given}
+            rest = {column.name: column.type.python_type("1") for column in table.columns if column.name not in given}
             connection.execute(table.insert().values(rest | given))
 
 

@@ -42,7 +42,7 @@ def test_excluding_cold_requests_equals_a_store_without_them(
     assert page_results(mixed, cold="0") == page_results(warm)
     assert page_results(mixed, cold="1") == page_results(cold)
     assert read.latency(everything).count == 100
-    assert [read.latency(each).count for each in kinds] == [80, 20]
+    assert [read.latency(kind).count for kind in kinds] == [80, 20]
     assert read.dimensions(everything)["cold"] == {"0": 80, "1": 20}
 
 
@@ -60,7 +60,7 @@ def test_a_retained_request_is_cold_like_its_series(sqlite: Site) -> None:
 def test_cold_requests_do_not_count_towards_the_series_cap(open_sqlite: OpenSite) -> None:
     one = open_sqlite(series_caps=SeriesCaps(series=2))
     series = [Series("shop", route=route, cold=cold) for cold in "01" for route in ("/a", "/b", "/c")]
-    one.write([Request({"forward": 1}, series=each) for each in series])
+    one.write([Request({"forward": 1}, series=one_series) for one_series in series])
 
     routes = [one.store.read.dimensions(one.around(cold=cold))["route"] for cold in "01"]
     assert routes == [{"/a": 1, "/b": 1, "__other__": 1}] * 2

@@ -160,4 +160,7 @@ def test_every_step_equals_that_of_one_histogram(
     assert [moment.timestamp() for moment in found["at"]] == starts
     for row, start in zip(found.itertuples(index=False, name=None), starts, strict=True):
         inside = recorded(batches, lambda request, start=start: start <= request.at < start + width)
-        assert list(row[1:]) == [inside.count, *(each.value for each in quantile_estimates(inside, quantiles) if each)]
+        assert list(row[1:]) == [
+            inside.count,
+            *(estimate.value for estimate in quantile_estimates(inside, quantiles) if estimate),
+        ]

@@ -38,7 +38,7 @@ def reads_of_days(one: Site, query: Callable[[], object]) -> int:
     event.listen(one.store.engine, "before_cursor_execute", note)
     query()
     event.remove(one.store.engine, "before_cursor_execute", note)
-    return sum("histogram FROM points WHERE tier = 24" in each for each in statements)
+    return sum("histogram FROM points WHERE tier = 24" in statement for statement in statements)
 
 
 def test_new_data_do_not_void_closed_days(open_sqlite: OpenSite) -> None:

@@ -68,7 +68,7 @@ def test_a_part_of_another_environment_has_only_times(sqlite: Site, where: dict[
     assert paths is not None
     assert found == replace(kept, spans=[call, part if is_shown else hidden])
     assert own.search_traces(around, wanted).matching == is_shown
-    assert {each.service for each in paths.shares} == {"shop", "payments" if is_shown else "another environment"}
+    assert {share.service for share in paths.shares} == {"shop", "payments" if is_shown else "another environment"}
     assert sqlite.store.read.trace(kept.trace_id) == kept
 
 
@@ -90,8 +90,8 @@ def test_an_event_of_all_environments_is_for_readers_of_all(sqlite: Site) -> Non
     around = sqlite.between(NOON - 3600, NOON)
 
     def texts(*environments: str) -> set[str]:
-        found = sqlite.store.read.within(frozenset(environments)).events(around.start, around.end)
-        return set(found["text"]) & {"both", "one", "everywhere"}
+        events = sqlite.store.read.within(frozenset(environments)).events(around.start, around.end)
+        return set(events["text"]) & {"both", "one", "everywhere"}
 
     assert texts("prod") == {"one"}
     assert texts("staging") == set()
@@ -147,7 +147,7 @@ def test_latencies_equal_the_latency_of_each(site: Site) -> None:
         for more in ({}, {"version": "1"}, {"environment": "prod"})
     ]
     for read in (site.store.read, site.store.read.within(frozenset({"prod"}))):
-        together, single = read.latencies(selections), [read.latency(each) for each in selections]
+        together, single = read.latencies(selections), [read.latency(selection) for selection in selections]
 
         assert [replace(each, sum=0.0) for each in together] == [replace(each, sum=0.0) for each in single]
         assert [each.sum for each in together] == pytest.approx([each.sum for each in single])

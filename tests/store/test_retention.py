@@ -125,9 +125,9 @@ def test_traces_expire_by_age_and_number(open_site: OpenSite) -> None:
         [Batch("a", traces=[*many, trace(100, NOON - 8 * 86_400, "old"), trace(101, NOON - 86_400, "bank")])]
     )
     one.store.maintain()
-    found = one.store.read.exemplars(one.between(NOON - 30 * 86_400, NOON + 60), order="time")
+    exemplars = one.store.read.exemplars(one.between(NOON - 30 * 86_400, NOON + 60), order="time")
 
-    assert found["trace_id"].tolist() == [f"{number:032x}" for number in (1, 2, 3, 101)]
+    assert exemplars["trace_id"].tolist() == [f"{number:032x}" for number in (1, 2, 3, 101)]
 
 
 def test_a_returning_series_is_a_new_series(open_site: OpenSite) -> None:

@@ -43,7 +43,9 @@ def test_services_themselves_are_capped(open_site: OpenSite) -> None:
     counts = {name: one.store.read.latency(one.around(service=name)).count for name in (names[0], names[-3], OTHER)}
 
     assert counts == {names[0]: 2, names[-3]: 2, OTHER: 4}
-    assert [str(each) for each in one.store.read.capped_dimensions()] == ["The store has more than 1 services"]
+    assert [str(dimension) for dimension in one.store.read.capped_dimensions()] == [
+        "The store has more than 1 services"
+    ]
 
 
 def test_invented_services_free_their_places(open_site: OpenSite) -> None:
@@ -74,7 +76,7 @@ def test_combinations_are_capped_too(open_site: OpenSite) -> None:
     assert len(known) == 5
     assert ("__other__", "__other__") in [tuple(row) for row in known]
     assert one.store.read.latency(one.around(version="1")).count == 25
-    assert [str(each) for each in one.store.read.capped_dimensions()] == [
+    assert [str(dimension) for dimension in one.store.read.capped_dimensions()] == [
         "shop has more than 4 combinations of model, route and device"
     ]
 
@@ -115,11 +117,11 @@ def test_invalid_characters_are_replaced_everywhere(site: Site) -> None:
     trace = RetainedTrace(odd, odd, series, NOON * NS, 5, odd, odd, {odd: 5}, [{"name": odd}], {odd: odd})
     batch = Batch(odd, PointAggregator().points([Request({odd: 1_000_000}, series=series)]), [trace], instance=odd)
     accepted = [site.store.write([batch]), site.store.write([batch]), site.another().store.write([batch])]
-    found = site.store.read.exemplars(site.between(NOON - 60, NOON + 60, service=odd), dominant=odd)
+    exemplars = site.store.read.exemplars(site.between(NOON - 60, NOON + 60, service=odd), dominant=odd)
     breakdown = site.store.read.breakdown(site.around(version=odd, environment=odd, model=odd, route=odd), [0.5])
 
     assert accepted == [[True], [False], [False]]
-    assert found[["trace_id", "service", "version", "route", "dominant"]].to_numpy().tolist() == [["a\ufffdb?"] * 5]
+    assert exemplars[["trace_id", "service", "version", "route", "dominant"]].to_numpy().tolist() == [["a\ufffdb?"] * 5]
     assert "a\ufffdb?" in breakdown.columns
     assert site.store.read.revision(odd) > 0
     assert site.store.read.trace(f"{odd}12345678") is None

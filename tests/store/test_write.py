@@ -155,7 +155,7 @@ def test_concurrent_writers_and_readers_are_consistent(site: Site) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         readers = [pool.submit(read) for _ in range(2)]
-        accepted = [each for results in pool.map(send, range(6)) for each in results]
+        accepted = [result for results in pool.map(send, range(6)) for result in results]
         done.set()
         partial = [reader.result() for reader in readers]
 

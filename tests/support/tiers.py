@@ -17,5 +17,5 @@ def tier_of(item: pytest.Item) -> str:
 
 def tier_of_file(path: Path) -> str:
     """Return the tier of all tests of the file *path*; "first" also for a file with tests of several tiers."""
-    found = _WHOLE_FILE.search(path.read_text(encoding="utf-8"))
-    return found[1] if found else "first"
+    match = _WHOLE_FILE.search(path.read_text(encoding="utf-8"))
+    return match[1] if match else "first"

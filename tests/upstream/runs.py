@@ -69,7 +69,9 @@ class Runner:
         changed = outcomes.changed(before)
         real, documented = self._confirm(way, before, changed) if changed else (changed, changed)
         rest = real - documented
-        known = {test for test in rest if any(fnmatch.fnmatchcase(test, each) for each in self.suite.differences)}
+        known = {
+            test for test in rest if any(fnmatch.fnmatchcase(test, difference) for difference in self.suite.differences)
+        }
         return Compared(outcomes, changed - real, documented, known, rest - known)
 
     def _confirm(self, way: str, before: Outcomes, changed: set[str]) -> tuple[set[str], set[str]]:

@@ -51,7 +51,7 @@ class Sender:
 def running(store: Store, receivers: Mapping[str, Receiver | MailServer]) -> Generator[None]:
     processes = AlertProcesses()
     senders = [
-        Sender(processes, store.engine.url.render_as_string(hide_password=False), *each) for each in receivers.items()
+        Sender(processes, store.engine.url.render_as_string(hide_password=False), *item) for item in receivers.items()
     ]
     done = threading.Event()
 

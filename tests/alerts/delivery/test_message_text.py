@@ -133,7 +133,7 @@ def test_mail_html_is_escaped(message: Message) -> None:
 
     assert "&lt;script&gt;" in page
     assert "{{ 7 }}" in page
-    assert not any(each in page for each in ("<script>", "<b>", "<i>"))
+    assert not any(text in page for text in ("<script>", "<b>", "<i>"))
 
 
 def test_slack_marks_in_names_are_shown(message: Message) -> None:

@@ -151,7 +151,7 @@ def test_an_incident_within_a_maintenance_window_is_notified_at_its_end(store: S
         LATENCY, maintenance=MaintenanceCalendar((OneTimeWindow(begin + 64 * MINUTE, begin + 67 * MINUTE),))
     )
     plain, after = (
-        [each.opened_at for each in backtest(store.read, slo, POLICY, begin + 3 * HOUR, MONTH).incidents]
+        [incident.opened_at for incident in backtest(store.read, slo, POLICY, begin + 3 * HOUR, MONTH).incidents]
         for slo in (LATENCY, planned)
     )
 

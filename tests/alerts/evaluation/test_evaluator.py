@@ -71,8 +71,8 @@ def test_a_slow_release_pages_and_names_its_stage_and_function(traffic: Traffic,
     assert found.stages[0].stage == "preprocess"
     assert found.stages[0].seconds == pytest.approx(0.380, rel=0.03)
     assert found.stages[0].share == pytest.approx(0.95, abs=0.02)
-    assert [each.title for each in found.functions] == ["resize (serve.py:41)", "decode (serve.py:28)"]
-    assert {each.stage for each in found.functions} == {"preprocess"}
+    assert [function.title for function in found.functions] == ["resize (serve.py:41)", "decode (serve.py:28)"]
+    assert {function.stage for function in found.functions} == {"preprocess"}
     assert (found.functions[0].before_ms, found.functions[0].after_ms) == (0, pytest.approx(350, rel=0.03))
     assert found.link == f"http://127.0.0.1:8600/s/magika-demo?p=99&from={start}&to={end}"
     assert [(row.channel, row.state) for row in found.deliveries] == [("slack", "waiting")]
@@ -87,7 +87,7 @@ def test_a_function_known_later_is_notified_once(traffic: Traffic, evaluator: Ev
     (found,) = stored_incidents(traffic.store)
 
     assert events == ["opened", "updated"]
-    assert [each.headline.split(" — ")[1][:23] for each in found.transitions] == [
+    assert [transition.headline.split(" — ")[1][:23] for transition in found.transitions] == [
         "slow requests spend +38",
         "preprocess grew +381 ms",
     ]
@@ -196,7 +196,7 @@ def test_old_incidents_are_deleted(store: Store, traffic: Traffic, evaluator: Ev
             traffic(NOW + timedelta(days=days) - MINUTE, MINUTE, {50: SLOW})
         evaluator.tick(replace(DEFINITIONS, slos=(still,)), NOW + timedelta(days=days))
         with store.engine.connect() as connection:
-            counts = {each.name: len(connection.execute(select(each)).all()) for each in metadata.sorted_tables}
+            counts = {table.name: len(connection.execute(select(table)).all()) for table in metadata.sorted_tables}
         left.append({name: number for name, number in counts.items() if number})
 
     assert left == [

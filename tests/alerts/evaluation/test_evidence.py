@@ -152,7 +152,7 @@ def test_an_exceeded_stage_budget_is_named(store: Store, traffic: Traffic) -> No
     slo = replace(LATENCY, budgets=budgets)
     found = described(store, slo)
 
-    assert [(each.stage, each.budget_seconds) for each in found.overruns] == [("preprocess", 0.05)]
+    assert [(overrun.stage, overrun.budget_seconds) for overrun in found.overruns] == [("preprocess", 0.05)]
     assert found.overruns[0].seconds == pytest.approx(0.390, rel=0.03)
 
 

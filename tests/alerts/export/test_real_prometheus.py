@@ -132,12 +132,12 @@ def _points() -> list[Point]:
         add(names.REQUEST_DURATION, "forward", *durations)
         # A tenth of the slow request is unattributed; untimed requests count as neither attributed nor unattributed.
         queued = 0.01 if status == "ok" else 0
-        add(names.STAGE_DURATION, "queue", *(0.9 * each for each in durations if each > 1), queued)
-        add(names.STAGE_DURATION, "overhead", *(0.1 * each for each in durations if each > 1))
-        add(names.STAGE_DURATION, "forward", sum(each for each in durations if each <= 1) - queued)
+        add(names.STAGE_DURATION, "queue", *(0.9 * duration for duration in durations if duration > 1), queued)
+        add(names.STAGE_DURATION, "overhead", *(0.1 * duration for duration in durations if duration > 1))
+        add(names.STAGE_DURATION, "forward", sum(duration for duration in durations if duration <= 1) - queued)
         add(names.STAGE_DURATION, "untimed", 5.0)
         add(names.FIRST_TOKEN, "engine", *durations)
-        add(names.FIRST_TOKEN, "first_chunk", *(2 * each for each in durations))
+        add(names.FIRST_TOKEN, "first_chunk", *(2 * duration for duration in durations))
         add(names.OUTPUT_TOKEN, "engine", *durations)
         add(names.AGENT_COST, "all", *(20e-6 for _ in durations))
         add(names.SUSPECT_REPORT, "tgi", *durations)

@@ -61,9 +61,9 @@ def test_a_clock_change_shifts_a_window_by_at_most_an_hour(work: WeeklyWindow, a
     # A window at the edge of the period, or adjacent to the next one, is not checked.
     alone = WeeklyWindow(frozenset({min(work.days)}), work.start, work.end, work.zone)
     found = [
-        each
-        for each in MaintenanceCalendar((alone,)).intervals(at, at + 15 * DAY)
-        if each[0] > at and each[1] < at + 15 * DAY
+        interval
+        for interval in MaintenanceCalendar((alone,)).intervals(at, at + 15 * DAY)
+        if interval[0] > at and interval[1] < at + 15 * DAY
     ]
 
     assert all(abs((high - low) - written) <= HOUR for low, high in found)

@@ -115,7 +115,7 @@ def test_slow_requests_are_shown(world: Simulation) -> None:
     world.run(15, SLOW)
     found = messages(world.store)[0].finding
 
-    assert [(each.stage, each.seconds) for each in found.exemplars] == [("preprocess", 0.09)]
+    assert [(exemplar.stage, exemplar.seconds) for exemplar in found.exemplars] == [("preprocess", 0.09)]
     assert found.exemplars[0].link.endswith(f"/traces/{'a' * 32}-{'b' * 16}")
 
 
@@ -160,7 +160,7 @@ def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
     mixed(world, much)
     world.run(100, much)
     with world.store.transaction() as connection:
-        findings = [each.finding for each in find_open_incidents(connection) if not each.finding.where]
+        findings = [incident.finding for incident in find_open_incidents(connection) if not incident.finding.where]
 
     assert findings[0].shift is not None
     assert findings[0].shift.mix.startswith("route /slow has ")

@@ -117,9 +117,9 @@ def test_the_moments_are_those_of_the_noncentral_hypergeometric_distribution(odd
     weights = np.array([comb(n, each) * comb(other_n, both - each) * odds**each for each in k.tolist()], float)
     share = weights / weights.sum()
     exact = (share @ k, share @ (k - share @ k) ** 2)
-    found = canary.conditional_moments(*(np.array([each], float) for each in (10, n, 20, other_n, odds)))
+    conditional_moments = canary.conditional_moments(*(np.array([each], float) for each in (10, n, 20, other_n, odds)))
 
-    assert [float(each[0]) for each in found] == pytest.approx(exact, rel=0.03)
+    assert [float(moment[0]) for moment in conditional_moments] == pytest.approx(exact, rel=0.03)
 
 
 def test_cold_starts_are_not_blamed(service: Any) -> None:

@@ -113,7 +113,7 @@ def test_an_incomplete_block_is_not_in_the_baseline() -> None:
 
     def day(slow_steps: int) -> StageSeconds:
         steps = [usual] * per_block + [slow] * slow_steps
-        total, seconds = (np.concatenate([getattr(each, name) for each in steps], axis) for name, axis in _STEPS)
+        total, seconds = (np.concatenate([getattr(step, name) for step in steps], axis) for name, axis in _STEPS)
         return StageSeconds(0, 10, usual.index, total, STAGES, seconds)
 
     whole, longer, two = (learn_stage_baseline(POLICY, [day(number)]) for number in (0, per_block - 1, per_block))

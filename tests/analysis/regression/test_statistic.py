@@ -293,9 +293,9 @@ def test_the_beginning_of_the_day_is_found() -> None:
 
 def test_without_a_pattern_nothing_is_learnt() -> None:
     counts = [simulated(np.zeros(21 * DAY), seed) for seed in range(5)]
-    models = [learnt(each) for each in counts]
+    models = [learnt(count) for count in counts]
     with_, without = (
-        np.mean([spread_of_days(each, learnt(each, week=week)) for each in counts]) for week in (True, False)
+        np.mean([spread_of_days(count, learnt(count, week=week)) for count in counts]) for week in (True, False)
     )
 
     assert np.std([model.weekdays for model in models]) < 0.02

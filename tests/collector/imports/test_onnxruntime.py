@@ -24,14 +24,14 @@ def test_a_real_profile_has_its_runs_as_forward_and_its_session_as_load(taking: 
     for _ in range(3):
         session.run(None, {session.get_inputs()[0].name: np.zeros((1, 2048), np.int32)})
     file = Path(session.end_profiling())
-    durations = [each["dur"] for each in json.loads(file.read_text()) if each["name"] == "model_run"]
+    durations = [load["dur"] for load in json.loads(file.read_text()) if load["name"] == "model_run"]
 
     imported = taking(file)
 
     assert (imported.requests, imported.broken_count, imported.services) == (4, 0, {"onnxruntime": 4})
     start, *runs = taking.stages()
     assert (start[0], list(start[1])) == ("session start", ["load"])
-    assert runs == [("model_run", {"forward": each}) for each in durations]
+    assert runs == [("model_run", {"forward": duration}) for duration in durations]
     assert time.time() - 60 < imported.last <= time.time()
 
 

@@ -24,9 +24,9 @@ RECORDS: list[dict[str, Any]] = json.loads(REAL.read_text())
 def test_a_real_trace_has_the_requests_and_the_stages_that_triton_timed(taking: Taking) -> None:
     imported = taking(REAL)
     timestamps = {
-        each["timestamps"][0]["name"]: each["timestamps"][0]["ns"]
-        for each in RECORDS
-        if each["id"] == 1 and "timestamps" in each
+        record["timestamps"][0]["name"]: record["timestamps"][0]["ns"]
+        for record in RECORDS
+        if record["id"] == 1 and "timestamps" in record
     }
 
     assert (imported.requests, imported.broken_count) == (10, 0)
@@ -57,8 +57,8 @@ def test_an_invalid_record_is_named_and_skipped_alone(taking: Taking, broken: An
 
 
 def test_an_unfinished_request_is_omitted_and_named(taking: Taking) -> None:
-    ends = [each for each in RECORDS if any(at["name"] == "REQUEST_END" for at in each.get("timestamps", []))]
-    imported = taking([each for each in RECORDS if each not in ends or each["id"] not in (1, 7)])
+    ends = [record for record in RECORDS if any(at["name"] == "REQUEST_END" for at in record.get("timestamps", []))]
+    imported = taking([record for record in RECORDS if record not in ends or record["id"] not in (1, 7)])
 
     assert imported.requests == 9
     assert imported.broken == ["trace 1: has no REQUEST_END: the request was not over yet"]

@@ -22,8 +22,8 @@ EVENT = {"text": "v2 is out", "service": "shop", "kind": "deploy", "key": "v2"}
 
 def stored_events(served: Any) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
-    found = served.store.read.events(now - timedelta(hours=5), now + timedelta(minutes=1))
-    return found.drop(columns="at").to_dict("records")
+    events = served.store.read.events(now - timedelta(hours=5), now + timedelta(minutes=1))
+    return events.drop(columns="at").to_dict("records")
 
 
 def test_an_acknowledged_event_is_stored(served: Any) -> None:

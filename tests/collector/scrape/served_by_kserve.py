@@ -22,7 +22,7 @@ class Iris(Model):  # pyright: ignore[reportUntypedBaseClass]
 
     def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
         time.sleep(0.020)
-        return {"predictions": [sum(each) for each in payload["instances"]]}
+        return {"predictions": [sum(instance) for instance in payload["instances"]]}
 
     def postprocess(self, result: Any, headers: Any = None, response_headers: Any = None) -> Any:
         time.sleep(0.001)

@@ -118,11 +118,11 @@ def test_requests_of_each_bentoml_service_equal_the_sent_ones(tmp_path: Path, op
         assert is_up(f"{url}/livez")
 
         scraped.scrape()
-    found = scraped.engines()
+    engines = scraped.engines()
 
-    assert {model: engine.count for model, engine in found.items()} == {"Front": 14, "Model": 12}
+    assert {model: engine.count for model, engine in engines.items()} == {"Front": 14, "Model": 12}
     assert {model: engine.count for model, engine in scraped.engines(status="error").items()} == {"Front": 2}
-    lasts_20_ms(found["Model"].requests)
+    lasts_20_ms(engines["Model"].requests)
 
 
 def test_steps_of_kserve_are_stages(open_store: Callable[..., Store]) -> None:
@@ -148,14 +148,14 @@ def statistics(triton: TritonServer, model: str) -> dict[str, Any]:
 
 
 def runs_of(found: dict[str, Any]) -> int:
-    return sum(each["compute_infer"]["count"] for each in found["batch_stats"])
+    return sum(stat["compute_infer"]["count"] for stat in found["batch_stats"])
 
 
 def await_calls(triton: TritonServer, model: str, count: int) -> dict[str, Any]:
     while True:
         found = statistics(triton, model)
         # A batch is counted after all of its requests.
-        runs = sum(each["batch_size"] * each["compute_infer"]["count"] for each in found["batch_stats"])
+        runs = sum(stat["batch_size"] * stat["compute_infer"]["count"] for stat in found["batch_stats"])
         if min(found["inference_stats"]["success"]["count"], runs) >= count:
             return found
         time.sleep(0.01)
@@ -184,15 +184,15 @@ def test_triton_counts_are_stored_exactly(open_store: Callable[..., Store]) -> N
         after = await_calls(triton, "batched", calls + 1)
         scraped.scrape()
     (state,) = scraped.scraper.states.all()
-    found = scraped.engines()
-    batched = found["batched"]
+    engines = scraped.engines()
+    batched = engines["batched"]
 
     def added(what: str) -> float:
         first, last = (each["inference_stats"][what]["ns"] for each in (before, after))
         return (last - first) / 1e9
 
     assert (state.state, state.engine) == ("up", "Triton")
-    assert (batched.requests.count, "plain" in found) == (calls, False)
+    assert (batched.requests.count, "plain" in engines) == (calls, False)
     # Triton's metrics count whole microseconds.
     microseconds = calls * 1e-6
     assert math.isclose(batched.requests.lows.sum, added("success"), abs_tol=microseconds)

@@ -59,11 +59,11 @@ class Rig:
         return scraper.states.all()[0]
 
     def counted(self) -> int:
-        found = self.store.read.engines(EVER)
+        engines = self.store.read.engines(EVER)
 
-        assert all(each.requests.count == each.requests.highs.count for each in found)
+        assert all(each.requests.count == each.requests.highs.count for each in engines)
 
-        return sum(each.requests.count for each in found)
+        return sum(each.requests.count for each in engines)
 
 
 def read_by(scraper: Scraper, url: str) -> None:
@@ -109,7 +109,7 @@ def test_two_targets_of_a_service_are_its_replicas(rig: Rig) -> None:
             asyncio.run(rig.scraper.scrape(target))
         table = rig.store.read.replica_counts(replace(EVER, service="chat"))
 
-        assert {each.place: each.requests.sum() for each in table.replicas} == {
+        assert {replica.place: replica.requests.sum() for replica in table.replicas} == {
             f"127.0.0.1:{rig.served.port}": 2,
             f"127.0.0.1:{slow.port}": 3,
         }

@@ -244,8 +244,8 @@ def test_half_received_bodies_do_not_block_senders(serve: Any, bodies: Any, unti
     served = serve(max_body_bytes=250_000, queue_bytes=1_000_000)
     with contextlib.ExitStack() as stack:
         halves = [stack.enter_context(connected(served, "127.0.0.2")) for _ in range(6)]
-        for each in halves:
-            each.sendall(HEAD + b"Content-Length: 250000\r\n\r\n" + b" " * 200_000)
+        for halve in halves:
+            halve.sendall(HEAD + b"Content-Length: 250000\r\n\r\n" + b" " * 200_000)
         ended = read_to_end(halves[0])
         statuses = [served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code for _ in range(5)]
         large = served.post("/v1/metrics", json.dumps(bodies.metrics(bodies.point())).encode().ljust(250_000))

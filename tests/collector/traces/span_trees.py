@@ -219,7 +219,7 @@ class Plain:
                 span.label.stage,
             )
             if span is not root and stage and span.label.kind == "client" and servers:
-                busy = sum(min((each.end or 0) - each.start, end - span.start) for each in servers)
+                busy = sum(min((server.end or 0) - server.start, end - span.start) for server in servers)
                 busy = min(busy, end - span.start)
                 before = (end - span.start - busy) // 2
                 found.append((stage, span.start + before, min(span.start + before + busy, end)))
@@ -237,7 +237,9 @@ class Plain:
         for span in self._rows(root):
             below, end = self._children(span), span.end or root.end or 0
             at, took = span.start - root.start, max(end - span.start, 0)
-            servers = [each for each in self._servers(span) if each.source != span.source or span.label.kind in CALLS]
+            servers = [
+                server for server in self._servers(span) if server.source != span.source or span.label.kind in CALLS
+            ]
             is_call = span.label.kind == "client" and bool(servers) and bool(span.label.stage)
             if span is not root:
                 stage = "network" if is_call else span.label.stage
@@ -245,12 +247,12 @@ class Plain:
             if span.label.head and below:
                 length = min(each.start for each in below) - span.start
                 found.append(Shown(span.label.head, span.label.head, at, min(max(length, 0), took)))
-            for each in servers:
-                start, length, until = each.start, (each.end or 0) - each.start, span.end or each.end or 0
+            for server in servers:
+                start, length, until = server.start, (server.end or 0) - server.start, span.end or server.end or 0
                 if start < span.start or start + length > until:
                     start = span.start + (until - span.start - length) // 2
                 stage = span.label.stage if span.label.kind == "client" else ""
-                found.append(Shown(each.label.name, stage, start - root.start, length))
+                found.append(Shown(server.label.name, stage, start - root.start, length))
         return found
 
     def points(self) -> list[Point]:

@@ -144,7 +144,7 @@ def test_a_single_section_is_named_without_a_position() -> None:
 
     assert [(each.line, each.text) for each in wrong.problems] == [(3, "limits.window is longer than 90d")]
     assert section is not None
-    assert [(each.line, each.text) for each in doubtful.warnings] == [(3, "limits.window is shorter than 7d")]
+    assert [(warning.line, warning.text) for warning in doubtful.warnings] == [(3, "limits.window is shorter than 7d")]
 
 
 class WithSecret(Section):
@@ -185,7 +185,7 @@ def test_the_last_secret_of_a_file_is_used_while_it_is_empty(tmp_path: Path) -> 
 
     assert found is not None
     assert (found.value, found.lacking) == ("https://hook.example", "")
-    assert [each.text for each in document.warnings] == [
+    assert [warning.text for warning in document.warnings] == [
         f"hook_file names {path}, which is empty; the previous secret stays in use"
     ]
 

@@ -78,7 +78,7 @@ def test_the_page_has_no_errors_and_fits_phones(open_tab: OpenTab, store: Store,
         assert complaints == []
         assert width == PHONE["width"]
         assert visit.trouble == []
-    assert [each for each in differences if each] == []
+    assert [difference for difference in differences if difference] == []
 
 
 def test_a_stopped_collector_is_shown_without_a_reload(

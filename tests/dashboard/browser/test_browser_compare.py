@@ -67,7 +67,7 @@ def test_a_dark_page_prints_light(open_tab: OpenTab, base: str) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     page.wait_for_selector("[data-chart=delta][data-drawn=light]")
-    hidden = [page.locator(each).first.is_visible() for each in (".side", ".top", ".copies", ".seg", ".tabs")]
+    hidden = [page.locator(text).first.is_visible() for text in (".side", ".top", ".copies", ".seg", ".tabs")]
     screenshot(page, "compare-print")
     page.emulate_media(media="screen")
     page.evaluate("dispatchEvent(new Event('afterprint'))")

@@ -105,7 +105,7 @@ def test_an_axis_and_its_hover_show_the_reader_s_clock(night: Night, chart: str)
     instants = [night.at(page, chart, x) for _, x in shown]
     # The step under the pointer, or its neighbour.
     pointed = night.start + (night.end - night.start) * 0.4
-    near = {f"{pointed.astimezone(night.zone) + timedelta(minutes=each):%H:%M}" for each in range(-8, 9)}
+    near = {f"{pointed.astimezone(night.zone) + timedelta(minutes=index):%H:%M}" for index in range(-8, 9)}
     seen = page.locator(f"[data-chart={chart}] .hoverlayer").first
     hover(page, chart, 0.4, lambda: expect(seen).to_contain_text(re.compile("|".join(near)), timeout=SOON))
 
@@ -166,5 +166,5 @@ def test_a_saved_file_shows_the_same_times_elsewhere(night: Night, browser: Brow
     assert len(zoomed) >= 3
     for (text, _), share in zip(zoomed, shares, strict=True):
         at = first + (last - first) * share
-        near = {clock((at + timedelta(minutes=each)).astimezone(night.zone)) for each in range(-4, 5)}
+        near = {clock((at + timedelta(minutes=index)).astimezone(night.zone)) for index in range(-4, 5)}
         assert text in near

@@ -194,7 +194,7 @@ def test_a_change_is_written_above_both_lines() -> None:
     a, b = breakdown(slow=2), breakdown()
     figure = both_figure(a, b, ("v1", "v2"))
     higher = np.log10(np.asarray(np.maximum(a["value_seconds"], b["value_seconds"])))
-    written = [each for each in figure["layout"]["annotations"] if each["xref"] == "x"]
+    written = [annotation for annotation in figure["layout"]["annotations"] if annotation["xref"] == "x"]
 
     assert written
     assert all(np.isclose(higher, each["y"]).any() for each in written)
@@ -252,7 +252,9 @@ def test_a_reported_release_is_marked_once() -> None:
 def test_the_name_of_a_late_release_stays_in_the_chart() -> None:
     versions = {START + timedelta(minutes=2): "early", START + timedelta(minutes=9, seconds=50): "late"}
     layout = over_time_figure(over_time(), AXIS, versions=versions)["layout"]
-    sides = {each["text"]: each["xanchor"] for each in layout["annotations"] if "▾" in each["text"]}
+    sides = {
+        annotation["text"]: annotation["xanchor"] for annotation in layout["annotations"] if "▾" in annotation["text"]
+    }
 
     assert sides == {"<b>▾ early</b>": "left", "<b>▾ late</b>": "right"}
 
@@ -266,7 +268,7 @@ def test_of_thresholds_close_to_each_other_the_highest_is_named() -> None:
 
 def test_a_missing_step_is_a_gap() -> None:
     figure = over_time_figure(over_time(missing=(4, 5)), AXIS)
-    trace = next(each for each in figure["data"] if each.get("connectgaps") is False)
+    trace = next(datum for datum in figure["data"] if datum.get("connectgaps") is False)
     line, where = values(trace["y"]), values(trace["x"])
     gap = [AXIS.place(MINUTES[minute]) for minute in (4, 6)]
     alone = values(over_time_figure(over_time(missing=tuple(range(9))), AXIS)["data"][0]["x"])
@@ -299,7 +301,7 @@ def test_steps_with_too_few_requests_are_greyed_and_the_strip_shows_requests_a_s
 def test_an_alert_without_space_for_its_label_keeps_its_marker() -> None:
     starts = [START + timedelta(minutes=minute) for minute in (1, 2)]
     figure = over_time_figure(over_time(), AXIS, alerts=[Alert(at, None, "latency", at == starts[0]) for at in starts])
-    narrow = [each["text"] for each in figure["narrow"]["annotations"]]
+    narrow = [annotation["text"] for annotation in figure["narrow"]["annotations"]]
 
     assert notes(figure) == ["■ latency", "◆"]
     assert narrow == ["■", "◆"]
@@ -418,13 +420,13 @@ def test_an_axis_has_a_place_and_a_text_for_each_instant(
     axis = TimeAxis(start, start + timedelta(hours=hours), step, ZoneInfo(zone))
     instants = [start + step * number for number in range(int(hours * 12))]
     layout = axis.layout()
-    places = [axis.place(each) for each in instants]
+    places = [axis.place(instant) for instant in instants]
     low, high = layout["range"]
 
     assert axis.end.astimezone(axis.zone).hour == 8
     assert (high - low) / 3_600_000 == hours
     assert {later - earlier for earlier, later in pairwise(places)} == {300_000}
-    assert len({axis.text(each) for each in instants}) == len(instants)
+    assert len({axis.text(instant) for instant in instants}) == len(instants)
     assert [(name, offset / 3_600_000) for _, offset, name in layout["_clock"]] == clocks
     for since, offset, _ in layout["_clock"]:
         at = datetime.fromtimestamp(since / 1000, axis.zone)
@@ -466,6 +468,8 @@ def test_a_logarithmic_axis_always_has_a_scale(low: float, reach: float) -> None
 def test_the_pace_label_does_not_overlap_its_line(bad: float, side: tuple[str, str]) -> None:
     counted = counts().assign(bad=bad)
     figure = budget_figure(counted, AXIS, allowed_bad=100, window=timedelta(minutes=20))
-    name = next(each for each in figure["layout"]["annotations"] if each["text"] == "sustainable pace")
+    name = next(
+        annotation for annotation in figure["layout"]["annotations"] if annotation["text"] == "sustainable pace"
+    )
 
     assert (name["xanchor"], name["yanchor"]) == side

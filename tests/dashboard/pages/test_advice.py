@@ -100,7 +100,7 @@ def coded(store: Store, **shares: float) -> Source:
         stages = {"handler": spent, "framework": 12 * MS, "forward": 10 * MS}
         counts.add(stages, sum(stages.values()))
         if number % 25 == 0:
-            stacks = {stack_key("handler", [CodeFrame("serve", each, "serve.py", 41)]): each for each in shares}
+            stacks = {stack_key("handler", [CodeFrame("serve", share, "serve.py", 41)]): share for share in shares}
             counts.add_profile({key: round(spent * shares[name]) for key, name in stacks.items()}, sum(stages.values()))
     store.write([Batch("coded", points_of(Series("shop", "1"), counts))])
     return source_of(store)
@@ -205,7 +205,7 @@ def test_title_and_reason_state_the_cause_with_its_numbers() -> None:
         assert family
         texts.append(
             f"{stage} {median} → {tail} ms {more}\n"
-            + "\n".join(f"  {each}" for each in finding_text(StageFinding(facts, stage, family)))
+            + "\n".join(f"  {fact}" for fact in finding_text(StageFinding(facts, stage, family)))
         )
 
     check_text("advice_texts", "\n".join(texts) + "\n")
@@ -368,8 +368,8 @@ def test_a_finding_has_one_title_on_every_page(store: Store) -> None:
     source, title = source_of(store), "Limit response length, or decode faster"
     pages = [shown(source, path) for path in ("/advice", "/s/chat", "/s/chat/advice")]
 
-    assert [title in each for each in pages] == [True] * 3
-    assert ["Decode faster" in each for each in pages] == [False] * 3
+    assert [title in page for page in pages] == [True] * 3
+    assert ["Decode faster" in page for page in pages] == [False] * 3
     assert [each.finding.title for each in advice_for_fleet(context(source, None), "p99")[0]] == [title]
 
 

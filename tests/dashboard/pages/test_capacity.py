@@ -60,18 +60,18 @@ def test_the_capacity_label_stays_inside_the_chart(priced: Source) -> None:
         "layout"
     ]
     low, high = layout["xaxis"]["range"]
-    labels = [each for each in layout["annotations"] if each["text"].startswith("<b>")]
+    labels = [annotation for annotation in layout["annotations"] if annotation["text"].startswith("<b>")]
 
     assert labels
-    for each in labels:
-        assert each["xanchor"] == ("right" if each["x"] - low > 0.8 * (high - low) else "left")
+    for label in labels:
+        assert label["xanchor"] == ("right" if label["x"] - low > 0.8 * (high - low) else "left")
 
 
 def test_headroom_and_use_are_one_number(priced: Source) -> None:
-    found = re.search(r"can take (\d+) % more requests \(it uses (\d+) % of its capacity\)", shown(priced, PAGE))
-    assert found is not None
+    match = re.search(r"can take (\d+) % more requests \(it uses (\d+) % of its capacity\)", shown(priced, PAGE))
+    assert match is not None
 
-    assert (1 + float(found[1]) / 100) * float(found[2]) / 100 == pytest.approx(1, abs=0.02)
+    assert (1 + float(match[1]) / 100) * float(match[2]) / 100 == pytest.approx(1, abs=0.02)
 
 
 def test_cost_is_that_of_the_price_and_the_requests(priced: Source) -> None:
@@ -87,7 +87,7 @@ def test_cost_is_that_of_the_price_and_the_requests(priced: Source) -> None:
 
 
 def test_the_charts_have_tables_with_units(priced: Source) -> None:
-    load, batch, machines = (each.frame for each in data_at(priced, PAGE).charts.values())
+    load, batch, machines = (chart.frame for chart in data_at(priced, PAGE).charts.values())
     assert load is not None
     assert batch is not None
     assert machines is not None

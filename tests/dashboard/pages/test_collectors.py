@@ -73,7 +73,7 @@ def test_the_page_refreshes_without_new_data(store: Store) -> None:
     pages = [shown(source_of(store, now=now), "/collectors", now) for now in (NOW, later)]
 
     assert stamps[0] != stamps[1]
-    assert ["No report for" in each for each in pages] == [False, True]
+    assert ["No report for" in page for page in pages] == [False, True]
 
 
 def test_losses_and_probes_of_a_service_are_on_its_page_and_on_this_one(store: Store) -> None:
@@ -92,7 +92,7 @@ def test_losses_and_probes_of_a_service_are_on_its_page_and_on_this_one(store: S
     # A selected route, such as that of an objective, counts the probes as requests.
     tally = source.read.tally(of_route, Indicator("latency", 0.1))
     assert (tally.total, tally.bad) == (source.read.latency(of_route).count, 2) == (5, 2)
-    assert [each.count for each in source.read.latencies([of_route, replace(of_route, route=None)])] == [5, 1]
+    assert [latency.count for latency in source.read.latencies([of_route, replace(of_route, route=None)])] == [5, 1]
 
 
 def test_the_overview_names_services_without_a_counted_request_and_over_their_series_share(store: Store) -> None:

@@ -146,7 +146,7 @@ def test_the_interval_describes_the_ratio_of_the_headline(source: Source) -> Non
         context = context_at(source, address)
         found = compared(context, pair_of(context))
         factor = float(verdict_sentence(found).split("×")[0].split()[-1])  # noqa: RUF001 - as written
-        low, high = (float(each.strip("×")) for each in interval_words(found).split(" interval ")[1].split(" to "))  # noqa: RUF001 - as written
+        low, high = (float(word.strip("×")) for word in interval_words(found).split(" interval ")[1].split(" to "))  # noqa: RUF001 - as written
 
         assert low <= factor <= high
         assert low > 1
@@ -160,7 +160,7 @@ def test_chart_table_and_verdict_agree(source: Source) -> None:
     assert chart is not None
     row = chart[np.isclose(chart["percentile"], 99)].iloc[0]
     totals = {"percentile", "A (ms)", "B (ms)", "change (ms)"}
-    stages = [float(row[each]) for each in chart.columns if each not in totals]
+    stages = [float(row[column]) for column in chart.columns if column not in totals]
 
     assert row["A (ms)"] == pytest.approx((found.a_value or 0) * 1000)
     assert row["B (ms)"] == pytest.approx((found.b_value or 0) * 1000)
@@ -197,7 +197,7 @@ def prompts(store: Store, version: str, ago: timedelta, tokens: int) -> None:
 
 def rows_of(source: Source) -> dict[str, Signal]:
     context = context_at(source, "/compare?svc=shop")
-    return {each.name: each for each in signals(context, pair_of(context))}
+    return {signal.name: signal for signal in signals(context, pair_of(context))}
 
 
 def test_error_rates_within_chance_are_equal(stored: Stored) -> None:

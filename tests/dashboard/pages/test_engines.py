@@ -67,7 +67,7 @@ def test_percentiles_are_intervals_where_there_are_enough_requests(store: Store)
 
 def test_the_mean_is_split_by_stage_to_the_last_bit(store: Store) -> None:
     engines = store.read.engines(Selection(NOW - timedelta(hours=1), NOW))
-    (chat,) = (each for each in engines if each.service == "chat")
+    (chat,) = (engine for engine in engines if engine.service == "chat")
 
     assert chat.requests.mean == 0.6
     assert chat.mean_by_stage == {"decode": 0.45, "queue": 0.1}

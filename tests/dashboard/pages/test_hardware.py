@@ -71,8 +71,8 @@ def test_each_line_of_a_device_has_a_name(busy: Sequence[float], black: Sequence
     shares, axis = utilization(found)[1], TimeAxis(AT, AT + timedelta(minutes=30), timedelta(minutes=1), UTC)
     named = odd_one_out(shares)
     figure = hardware_figure(shares, steps([0.1] * 30, "value"), axis, name="GPU", tail_name="p99", named=named)
-    colours = [each["line"]["color"] for each in figure["data"][1:]]
-    legend = [" ".join(text_of(each).split()) for each in children(line_names(shares, named, "GPU"))]
+    colours = [datum["line"]["color"] for datum in figure["data"][1:]]
+    legend = [" ".join(text_of(child).split()) for child in children(line_names(shares, named, "GPU"))]
 
     assert colours == ["$deco"] * (len(busy) - len(black)) + ["$ink"] * len(black)
     assert legend == [*black, *grey]

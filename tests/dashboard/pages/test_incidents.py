@@ -104,7 +104,7 @@ def test_an_acknowledgement_is_confirmed_and_undone(source: Source, client: Flas
     assert "PagerDuty stays acknowledged" in page
     assert "unacknowledged" in page
     assert again.status_code == 200
-    assert [each.event for each in found.transitions] == ["opened", "acknowledged", "unacknowledged"]
+    assert [transition.event for transition in found.transitions] == ["opened", "acknowledged", "unacknowledged"]
     assert "a dashboard user undid the acknowledgement" in found.transitions[-1].headline
     assert [row.transition for row in found.deliveries if row.channel == "slack"][-1] == "unacknowledged"
 
@@ -151,7 +151,7 @@ def crowd(open_store: Callable[..., Store], tmp_path: Path) -> Source:
 
 def incident_table(source: Source, query: str = "") -> list[list[str]]:
     tables = data_at(source, f"/incidents?{query}").tables
-    return next((each.rows for each in tables if each.name == "Incidents"), [])
+    return next((table.rows for table in tables if table.name == "Incidents"), [])
 
 
 def test_pages_come_first_and_a_group_is_one_row(crowd: Source) -> None:
@@ -166,7 +166,7 @@ def test_pages_come_first_and_a_group_is_one_row(crowd: Source) -> None:
 
 def test_the_window_limits_the_list_and_says_what_it_leaves_out(crowd: Source) -> None:
     old, none = (
-        "from={:.0f}&to={:.0f}".format(*((NOW - timedelta(hours=each)).timestamp() * 1000 for each in hours))
+        "from={:.0f}&to={:.0f}".format(*((NOW - timedelta(hours=hour)).timestamp() * 1000 for hour in hours))
         for hours in ((91, 88), (504, 480))
     )
 
@@ -285,7 +285,7 @@ def test_incident_actions_need_a_csrf_token(client: FlaskClient, csrf: dict[str,
     foreign = {**csrf, "Origin": "https://evil.example"}
     attempts = [client.post(f"/api/v1/{path}", json={}), client.post(f"/api/v1/{path}", json={}, headers=foreign)]
 
-    assert {each.status_code for each in attempts} == {403}
+    assert {attempt.status_code for attempt in attempts} == {403}
 
 
 def pressed(action: str, incident: str = notified_store.OPEN, *, member: str = "U0ANN", url: str = "") -> bytes:
@@ -460,9 +460,9 @@ def test_a_button_in_slack_needs_the_role_in_the_environment(
         {"service": "checkout", "slo": "prod-latency", "environment": "prod"}
     ]
     assert [row[-1] for row in audited(source)] == ["refused", "refused", "refused", "done"]
-    assert {each["response_type"] for each in messages} == {"ephemeral"}
-    assert {each["replace_original"] for each in messages} == {False}
-    texts = sorted(each["text"] for each in messages)
+    assert {message["response_type"] for message in messages} == {"ephemeral"}
+    assert {message["replace_original"] for message in messages} == {False}
+    texts = sorted(message["text"] for message in messages)
     assert texts[0] == (
         "Stagelens did not silence this incident: this needs the role responder in all environments; ada can grant it."
         " Your Slack member ID is U0ANN."

@@ -33,7 +33,7 @@ def client(burning_store: Store, tmp_path: Path) -> FlaskClient:
 def rows(client: FlaskClient, query: str) -> Iterator[dict[str, object]]:
     found = client.get(f"/api/v1/query/{query}").get_json()
     for row in found["rows"]:
-        yield dict(zip([each["name"] for each in found["columns"]], row, strict=True))
+        yield dict(zip([column["name"] for column in found["columns"]], row, strict=True))
 
 
 def texts(client: FlaskClient) -> dict[str, str]:
@@ -72,8 +72,8 @@ def test_a_burn_rate_has_its_window_and_one_number_for_each(client: FlaskClient)
     found = " ".join(texts(client).values())
     objectives = client.get("/api/v1/query/slo").get_json()["objectives"]
     known = {
-        "1 h": {times(each["burn_1h"]) for each in objectives},
-        "5 minutes": {times(each["burn_5m"]) for each in objectives},
+        "1 h": {times(objective["burn_1h"]) for objective in objectives},
+        "5 minutes": {times(objective["burn_5m"]) for objective in objectives},
     }
     said = re.findall(
         "(?:[Bb]urning|burns at|burned(?: at up to)?) ([\\d.]+\u00d7)( in (?:the short window|[\\d.]+ \\w+))?", found

@@ -137,7 +137,7 @@ def test_invalid_values_fall_back_to_the_default(source: Source) -> None:
 
 def test_hundreds_of_services_are_paged(crowd: Store) -> None:
     source = source_of(crowd)
-    pages = [names(source, f"/?n={each}") for each in range(1, 7)]
+    pages = [names(source, f"/?n={index}") for index in range(1, 7)]
 
     assert [len(each) for each in pages] == [50] * 6
     assert len({name for page in pages for name in page}) == MANY
@@ -280,7 +280,7 @@ def test_services_are_filtered_and_grouped_by_labels(crowd: Store, tmp_path: Pat
     assert names(source, "/?at=team:payments,tier:gold") == ["service-299"]
     assert sorted(names(source, "/?at=tier")) == ["service-298", "service-299"]
     assert "No service matches" in text_of(source, "/?at=team:nobody")
-    titles = [words(each.children[0].children[0]) for each in groups]
+    titles = [words(group.children[0].children[0]) for group in groups]
     assert titles == ["payments · 2", "search · 1", f"No team · {MANY - 3}"]
     assert next(all_of(groups[0], html.A)).href == "/?at=team:payments"
     assert plain(words(groups[0].children[2])) == "16.7/s"

@@ -215,8 +215,8 @@ def test_a_stage_is_compared_with_its_own_median() -> None:
 
 def test_many_services_and_many_stages_break_nothing(traffic: ModuleType, store: Store) -> None:
     few = {"forward": traffic.Shape(10), "overhead": traffic.Shape(1)}
-    many = {f"step_{each:02d}": traffic.Shape(1 + each) for each in range(25)} | few
-    services = [traffic.Service(f"service-{each:02d}", "m", 3.0, ("/",), few) for each in range(60)]
+    many = {f"step_{index:02d}": traffic.Shape(1 + index) for index in range(25)} | few
+    services = [traffic.Service(f"service-{index:02d}", "m", 3.0, ("/",), few) for index in range(60)]
     services.append(traffic.Service("wide", "m", 20.0, ("/",), many))
     traffic.fill(store, NOW - timedelta(seconds=60), NOW, services=services)
     source = source_of(store)
@@ -224,7 +224,7 @@ def test_many_services_and_many_stages_break_nothing(traffic: ModuleType, store:
     frame = grid_frame(context_at(source, "/s/wide"))
 
     assert "61 services" in fleet
-    assert all(each.name in fleet for each in services)
+    assert all(service.name in fleet for service in services)
     assert "could not be rendered" not in fleet + wide
     assert frame.drop(columns=list(COLUMNS)).sum(axis=1).to_numpy() == pytest.approx(frame["value_seconds"].to_numpy())
 
@@ -232,11 +232,11 @@ def test_many_services_and_many_stages_break_nothing(traffic: ModuleType, store:
 def test_the_edge_of_a_card_has_the_colour_of_its_badge(source: Source) -> None:
     found = attribute(page_at(source, "/").body, "className")
     classes = [each for each in found if re.match(r"(g|pill) |card adv", each)]
-    edges = [each for each in classes if each.startswith("g ")]
+    edges = [class_ for class_ in classes if class_.startswith("g ")]
     badges = [after for each, after in pairwise(classes) if each.startswith("g ")]
 
     assert {"g bad", "g warn"} <= set(edges)
-    assert [each.replace("g ", "pill ") for each in edges] == badges
+    assert [edge.replace("g ", "pill ") for edge in edges] == badges
 
 
 WITH_COLOURS = (
@@ -344,12 +344,12 @@ def test_no_graph_uploads_its_data() -> None:
 
 
 def test_requests_of_one_distributed_trace_have_separate_links(source: Source) -> None:
-    found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=2)
-    found["trace_id"] = "ab" * 16
-    table = repr(traces_table(found, context_at(source, "/traces").view, "Retained requests"))
+    exemplars = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=2)
+    exemplars["trace_id"] = "ab" * 16
+    table = repr(traces_table(exemplars, context_at(source, "/traces").view, "Retained requests"))
 
-    assert found["span_id"].nunique() == 2
-    assert all(f"/traces/{'ab' * 16}-{span_id}" in table for span_id in found["span_id"])
+    assert exemplars["span_id"].nunique() == 2
+    assert all(f"/traces/{'ab' * 16}-{span_id}" in table for span_id in exemplars["span_id"])
     assert "'abababab'" in table
 
 

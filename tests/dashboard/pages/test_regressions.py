@@ -49,7 +49,7 @@ def of(source: Source, address: str = "/regressions", now: datetime = NOW) -> Co
 
 
 def test_each_release_is_compared_with_the_version_before(source: Source) -> None:
-    verdicts = [(each.service, each.comparison.verdict.kind) for each in compare_releases(of(source))]
+    verdicts = [(release.service, release.comparison.verdict.kind) for release in compare_releases(of(source))]
 
     check_views("regressions", source)
     assert verdicts == [
@@ -60,7 +60,7 @@ def test_each_release_is_compared_with_the_version_before(source: Source) -> Non
         ("young", "not_enough"),
     ]
     # The others are improvements, were rolled back, or have too few requests.
-    assert [each.service for each in regressions(of(source))] == ["slower"]
+    assert [regression.service for regression in regressions(of(source))] == ["slower"]
 
 
 def test_a_row_opens_the_comparison_with_the_same_numbers(source: Source) -> None:

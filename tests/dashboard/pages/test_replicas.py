@@ -77,9 +77,9 @@ def test_the_api_has_the_same_numbers(slow: Store) -> None:
     assert found["slow"]["since"] == "2023-11-14T22:44:00Z"
     sentence = f"{NAME} is 2.5{TIMES} slower than the other 11 since 22:44 UTC on 14 November"
     assert found["slow"]["summary"].startswith(sentence)
-    assert [each["stage"] for each in found["slow"]["stages"]] == ["forward"]
+    assert [stage["stage"] for stage in found["slow"]["stages"]] == ["forward"]
     assert [each["measure"] for each in found["slow"]["hardware"]] == ["gpu_clock", "gpu_hot"]
-    assert [each["name"] for each in found["columns"]] == [
+    assert [column["name"] for column in found["columns"]] == [
         *("replica", "place", "requests", "p50_seconds", "p99_seconds", "ratio"),
     ]
     assert {row[1] for row in found["rows"]} == set(PLACES)

@@ -68,7 +68,7 @@ def one(service: str, route: str) -> Batch:
 @pytest.fixture(scope="module")
 def mixed(traffic: ModuleType, store_of: Callable[[Iterable[Batch]], Store]) -> Store:
     both = [*batches(traffic, CHAT, "small", 1), *batches(traffic, ODD, "large", 3)]
-    many = [one("many", f"/{each:03d}") for each in range(50)]
+    many = [one("many", f"/{index:03d}") for index in range(50)]
     few = [one("lonely", "/a"), one("long", "/" + "é" * 2000), one("long", "/b"), one("capped", "__other__")]
     few += [one("pair", "/a"), one("pair", "/b")]
     return store_of([*both, *many, *few, one("capped", "/a")])
@@ -249,8 +249,8 @@ def test_the_cold_switch_shows_the_number_of_requests(stores: tuple[Store, Store
     address = f"{path}?svc=shop&from=now-15m"
     texts = [text_of(page(*each).body) for each in ((mixed, address), (mixed, f"{address}&cold=0"), (warm, address))]
 
-    assert ["Exclude 23 cold" in each for each in texts] == [True, False, False]
-    assert ["23 cold" in each for each in texts] == [True, True, False]
+    assert ["Exclude 23 cold" in text for text in texts] == [True, False, False]
+    assert ["23 cold" in text for text in texts] == [True, True, False]
 
 
 def test_an_address_without_a_valid_choice_shows_all(stores: tuple[Store, Store]) -> None:
@@ -258,7 +258,7 @@ def test_an_address_without_a_valid_choice_shows_all(stores: tuple[Store, Store]
     query = {"service": "shop", "from": "now-15m"}
     keys: tuple[dict[str, str], ...] = ({}, {"cold": "0"}, {"cold": "1"}, {"cold": "no"})
     counted = [client_of(mixed).get("/api/v1/query/latency", query_string=query | key).get_json() for key in keys]
-    all_of_it, wrong = (page_body(page(mixed, f"/s/shop?from=now-15m{each}")) for each in ("", "&cold=no"))
+    all_of_it, wrong = (page_body(page(mixed, f"/s/shop?from=now-15m{text}")) for text in ("", "&cold=no"))
 
     assert wrong == all_of_it
     assert [each["requests"] for each in counted[:3]] == [923, 900, 23]

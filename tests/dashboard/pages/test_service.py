@@ -103,7 +103,7 @@ def stages_in(made: dict[str, Any]) -> set[str]:
 
 
 def notes(made: dict[str, Any]) -> str:
-    return " ".join(str(each["text"]) for each in made["layout"]["annotations"])
+    return " ".join(str(annotation["text"]) for annotation in made["layout"]["annotations"])
 
 
 @pytest.mark.parametrize("query", [QUARTER, f"{QUARTER}&m=small", f"{QUARTER}&vs=off", "from=now-5m"])
@@ -144,7 +144,7 @@ def test_a_rate_is_compared_over_the_existing_history(source: Source) -> None:
 
 def test_the_requests_of_a_model_are_those_of_its_page(source: Source) -> None:
     contexts = [context_at(source, f"/s/two-models?{QUARTER}{query}") for query in ("", "&m=small", "&m=large")]
-    both, small, large = (each.source.read.latency(each.selection).count for each in contexts)
+    both, small, large = (context.source.read.latency(context.selection).count for context in contexts)
 
     assert both == small + large
     assert large < small
@@ -168,7 +168,7 @@ def test_stages_can_be_left_out(source: Source) -> None:
     cells = [each["data"][0]["_cells"]["counts"] for each in charts["heat"][:2]]
 
     for name in ("percentile", "over"):
-        assert [stages_in(each) for each in charts[name][1:]] == [{"Forward", "Unattributed"}, set()]
+        assert [stages_in(chart) for chart in charts[name][1:]] == [{"Forward", "Unattributed"}, set()]
     assert "ms</b>" not in notes(charts["percentile"][1])
     assert tops[1] < tops[0]
     assert cells[0] != cells[1]
@@ -215,12 +215,12 @@ def test_invalid_values_in_the_address_break_nothing(source: Source) -> None:
 
 
 def test_a_control_fetches_only_its_chart(client: FlaskClient) -> None:
-    found = client.get("/figures/percentile?path=/s/vision-api&y=share")
+    response = client.get("/figures/percentile?path=/s/vision-api&y=share")
     wrong = client.get("/figures/no-such-chart?path=/s/vision-api")
     lost = client.get("/figures/percentile?path=/s/nobody")
 
-    assert found.get_json()["layout"]["yaxis"]["range"] == [0, 1.0]
-    assert [each.status_code for each in (found, wrong, lost)] == [200, 404, 404]
+    assert response.get_json()["layout"]["yaxis"]["range"] == [0, 1.0]
+    assert [each.status_code for each in (response, wrong, lost)] == [200, 404, 404]
     assert lost.mimetype == "text/plain"
     assert "/s/nobody has no requests" in lost.text
 
@@ -266,4 +266,4 @@ def test_cost_is_shown_only_for_all_requests_of_a_price(store: Store, tmp_path: 
     )
 
     assert money(36 / 3600 * made.seconds / requests * 1e6, "$") in page.partition("Cost per 1 M")[2]
-    assert ["Cost per 1 M" in each for each in others] == [False, False]
+    assert ["Cost per 1 M" in other for other in others] == [False, False]

@@ -78,7 +78,7 @@ def test_the_query_returns_the_numbers_of_the_card_and_its_percentile(store: Sto
     asked, replaced = (
         client_of(store).get(f"/api/v1/query/shared?service=checkout&p={p}").get_json() for p in (95, 99)
     )
-    first = dict(zip([each["name"] for each in asked["columns"]], asked["rows"][0], strict=True))
+    first = dict(zip([column["name"] for column in asked["columns"]], asked["rows"][0], strict=True))
 
     assert first["attribute"] == "request_size"
     assert first["requests"] == MINUTES * SIZES["4194304"]

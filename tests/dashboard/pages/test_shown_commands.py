@@ -37,7 +37,7 @@ def test_every_command_has_a_button_that_copies_it(pages: dict[str, str]) -> Non
         blocks = re.findall(r'<pre class="code[^>]*>(.*?)</pre>', page, re.DOTALL)
         inline = re.findall(r"<code[^>]*>((?:stagelens|pip|make) .*?)</code>", page)
 
-        assert {html.unescape(each) for each in blocks + inline} <= set(copied(page)), path
+        assert {html.unescape(block) for block in blocks + inline} <= set(copied(page)), path
         assert not re.search(r">[^<`]*`[^<`]+`[^<]*<", page.partition("</head>")[2]), path
     assert len(copied(pages["first run"])) >= 5
 
@@ -47,7 +47,7 @@ def test_every_command_works_in_a_clone(pages: dict[str, str]) -> None:
     commands = {line for line in lines if re.match(r"(?:[A-Z_]+=\S+ )*(?:pip|make|stagelens) ", line)}
     readme = (ROOT / "README.md").read_text()
     for command in sorted(commands):
-        words = [each for each in shlex.split(command) if not re.fullmatch(r"[A-Z_]+=.*", each)]
+        words = [word for word in shlex.split(command) if not re.fullmatch(r"[A-Z_]+=.*", word)]
         if "fastapi" in words or "uvicorn" in words:
             assert command in readme, command
             continue

@@ -65,7 +65,7 @@ def links(node: Any) -> Iterator[str]:
         if getattr(node, name, None):
             yield str(getattr(node, name))
     if isinstance(node, Component):
-        yield from itertools.chain.from_iterable(links(each) for each in children(node))
+        yield from itertools.chain.from_iterable(links(child) for child in children(node))
 
 
 def status_of(source: Source, name: str) -> SloStatus:
@@ -86,10 +86,13 @@ def test_a_share_inside_says_that_errors_count_as_bad(traffic: ModuleType, store
     write(store, traffic, half, replace(half, status="error"))
     slos = "slos: [{name: half, service: half, objective: 0.99, threshold: 25.5ms, window: 30d}]"
     source = source_of(store, tmp_path, slos)
-    notes = [str(each["text"]) for each in CHARTS["percentile"](context_at(source, "/s/half"))["layout"]["annotations"]]
+    notes = [
+        str(annotation["text"])
+        for annotation in CHARTS["percentile"](context_at(source, "/s/half"))["layout"]["annotations"]
+    ]
     drawn = data_at(source, "/s/half").charts["percentile"]
     shares = r"(\d+\.\d\d)\u202f% of requests inside, (\d\d\.\d\d)\u202f% also without error"
-    (found,) = (match for each in notes if (match := re.search(shares, each)))
+    (found,) = (match for note in notes if (match := re.search(shares, note)))
 
     assert float(found[2]) == pytest.approx(float(found[1]) / 2, abs=2)
     assert found[0] in drawn.spoken
@@ -156,8 +159,8 @@ def test_labels_of_markers_never_overlap() -> None:
     _, crowded, _ = release_markers(AXIS, {at: "2.0.0"}, changes)
 
     assert len(shapes) == 6
-    assert [each["text"] for each in notes] == ["<b>▾ told</b>", "<b>▾ v0</b>", "<b>▾ v1</b>"]
-    assert {each["yshift"] for each in notes} == {0, 14}
+    assert [note["text"] for note in notes] == ["<b>▾ told</b>", "<b>▾ v0</b>", "<b>▾ v1</b>"]
+    assert {note["yshift"] for note in notes} == {0, 14}
     assert margin == 8 + 2 * 14
     # A release keeps its label among many events.
     assert "<b>▾ 2.0.0</b>" in [each["text"] for each in crowded]

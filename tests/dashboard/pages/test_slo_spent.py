@@ -56,7 +56,7 @@ def test_the_exceeded_budget_is_that_of_the_evidence_of_an_alert(budgeted: Sourc
     end = NOW.replace(second=0)
     split = stage_budgets(budgeted.read, slo, end - timedelta(hours=1), end)
     tables = data_at(budgeted, "/slo/hot-latency?from=now-1h").tables
-    row = next(each for each in tables if each.name == "Stage budgets").rows[0]
+    row = next(table for table in tables if table.name == "Stage budgets").rows[0]
     assert split is not None
 
     assert row[2].split()[0] == f"{split.uses[0].seconds * 1000:.1f}"

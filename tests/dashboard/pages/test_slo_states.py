@@ -60,7 +60,7 @@ def beside(source: Source) -> str:
 
 
 def status_of(source: Source, name: str) -> SloStatus:
-    return next(each for each in source.slos() if each.slo.name == name)
+    return next(slo for slo in source.slos() if slo.slo.name == name)
 
 
 def test_states_are_distinguishable_without_colour(in_maintenance: Source) -> None:
@@ -72,8 +72,8 @@ def test_states_are_distinguishable_without_colour(in_maintenance: Source) -> No
 
     assert SHAPES.keys() == WORDS.keys()
     assert len(set(SHAPES.values())) == len(set(WORDS.values())) == len(SHAPES)
-    assert [text_of(each) for each in pills] == ["In maintenance"]
-    assert any("dot paused" in str(getattr(each, "className", "")) for each in all_of(pills, html.I))
+    assert [text_of(pill) for pill in pills] == ["In maintenance"]
+    assert any("dot paused" in str(getattr(pill, "className", "")) for pill in all_of(pills, html.I))
 
 
 def test_a_dead_collector_is_shown_on_every_page(stale: Source) -> None:
@@ -108,7 +108,7 @@ def test_states_that_need_action_come_first(burning_store: Store, tmp_path: Path
     slos = SLOS + "  - {name: failing-up, service: failing, objective: 0.99, window: 30d}\n" + WORK
     source = source_of(burning_store, tmp_path, slos)
 
-    assert [each.state for each in source.slos()] == ["burning", "healthy", "maintenance"]
+    assert [slo.state for slo in source.slos()] == ["burning", "healthy", "maintenance"]
     assert [row.service for row in urgent_first(context_at(source, "/"))] == ["failing", "calm", "hot"]
     assert "failing-up has" in shown(source, "/slo") or "failing-up is" in shown(source, "/slo")
 
@@ -168,7 +168,7 @@ def test_an_incident_with_an_unknown_end_is_closed_not_resolved(store: Store, tm
     with store.transaction() as connection:
         save_incident(connection, gone)
     source = source_of(store, tmp_path, SLOS)
-    over = next(each for each in timeline_events(context_at(source, "/events")) if each.at == ended)
+    over = next(event for event in timeline_events(context_at(source, "/events")) if event.at == ended)
     badge, title = ENDINGS[ending]
 
     assert data_at(source, "/incidents").tables[0].rows[0][0] == badge

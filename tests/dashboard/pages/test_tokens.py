@@ -148,12 +148,12 @@ def test_without_a_window_to_compare_nothing_was_timed(source: Source) -> None:
 @given(st.lists(st.integers(1, 200_000), min_size=1, max_size=60))
 def test_a_length_is_in_the_bucket_named_by_its_bounds(sizes: list[int]) -> None:
     counted = Histogram()
-    for each in sizes:
-        counted.record(each)
+    for size in sizes:
+        counted.record(size)
     expected: dict[str, int] = {}
     for name in requests_by_length(counted):
         low, _, high = name.partition("\N{EN DASH}")
-        expected[name] = sum(int(low) <= each <= int(high or low) for each in sizes)
+        expected[name] = sum(int(low) <= size <= int(high or low) for size in sizes)
 
     assert requests_by_length(counted) == expected
     assert sum(expected.values()) == len(sizes)
@@ -178,7 +178,7 @@ def test_the_tail_is_attributed_to_longer_outputs_or_slower_tokens(
 
 def test_hovering_shows_value_error_bounds_and_stages(source: Source) -> None:
     charts = all_of(page_at(source, PAGE).body, Chart)
-    drawn = next(each for each in charts if "Stages before the first token" in str(each.to_plotly_json()))
+    drawn = next(chart for chart in charts if "Stages before the first token" in str(chart.to_plotly_json()))
     trace = drawn.figure["data"][-1]
 
     assert trace["text"][-1].startswith("<b>p99.")
@@ -187,10 +187,10 @@ def test_hovering_shows_value_error_bounds_and_stages(source: Source) -> None:
 
 
 def test_a_slower_first_token_is_stated_first_on_the_service_page(store: Store) -> None:
-    before = [StreamedRequest(first_ms=100, ago=1000 + each % 600) for each in range(1100)]
+    before = [StreamedRequest(first_ms=100, ago=1000 + index % 600) for index in range(1100)]
     now = [
-        StreamedRequest(500 if each % 5 == 0 else 100, 4000 if each % 5 == 0 else 500, ago=100 + each % 600)
-        for each in range(1100)
+        StreamedRequest(500 if index % 5 == 0 else 100, 4000 if index % 5 == 0 else 500, ago=100 + index % 600)
+        for index in range(1100)
     ]
     source = written(store, [*before, *now])
 

@@ -135,7 +135,7 @@ def rows(source: Source, query: str) -> int:
 
 def test_filters_combine_and_invalid_ones_break_nothing(source: Source, slow: RetainedTrace) -> None:
     every, slower, both, none = (
-        rows(source, each) for each in ("", "&min=120ms", "&min=120ms&dom=preprocess", "&min=99s")
+        rows(source, text) for text in ("", "&min=120ms", "&min=120ms&dom=preprocess", "&min=99s")
     )
     key, value = next(iter(slow.attributes.items()))
 
@@ -252,7 +252,7 @@ def shop(open_module_store: Callable[[], Store]) -> Source:
 
 
 def requests(shop: Source, address: str) -> TableData:
-    return next(each for each in data_at(shop, address).tables if each.name == "Retained requests")
+    return next(table for table in data_at(shop, address).tables if table.name == "Retained requests")
 
 
 def test_filters_offer_values_with_their_counts_and_chips_end_them_one_by_one(shop: Source) -> None:

@@ -31,7 +31,7 @@ _RATE, _LATENCY = "stagelens_requests_per_second", "stagelens_latency_seconds"
 
 
 def _matchers(*expressions: str) -> str:
-    return _RATE + "{" + ",".join(f'route=~"{each}"' for each in expressions) + "}"
+    return _RATE + "{" + ",".join(f'route=~"{expression}"' for expression in expressions) + "}"
 
 
 def _range(start: float | str, end: float, step: float | str, lookback: str = "5m") -> dict[str, Any]:
@@ -43,19 +43,19 @@ def hostile_queries(now: float) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
     all_routes = f'{_LATENCY}{{route=~".+",service_version=~".*",model=~".*"}}'
     for number in itertools.count():
         expressions = [
-            _matchers(*(rf"\\pL{{0,90}}\\w{{0,90}}x{number}x{each}" for each in range(150))),
+            _matchers(*(rf"\\pL{{0,90}}\\w{{0,90}}x{number}x{index}" for index in range(150))),
             _matchers(rf"\\pL{{0,4}}x{number}"),
             _matchers(rf"((a{{0,50}}){{0,50}}){{0,{number + 2}}}"),
             _matchers(rf"((a{{0,9}}){{0,9}}){{0,4}}{number}"),
-            _matchers("|".join(f"word-{number}-{each}" for each in range(3000))),
-            _matchers("(?i)" + "|".join(f"größe-{number}-{each}" for each in range(400))),
+            _matchers("|".join(f"word-{number}-{index}" for index in range(3000))),
+            _matchers("(?i)" + "|".join(f"größe-{number}-{index}" for index in range(400))),
             _matchers(rf"[\\pL\\pN]{{1000}}{number}"),
             _matchers(".*" * 400 + str(number)),
             _matchers("k" * 7000 + str(number)),
-            _matchers("[" + "".join(chr(0x3000 + 3 * each) for each in range(2000)) + f"]{{9}}{number}"),
+            _matchers("[" + "".join(chr(0x3000 + 3 * index) for index in range(2000)) + f"]{{9}}{number}"),
             _matchers(f"x{{1{number:06}}}"),
             _matchers("(" * 200 + str(number) + ")" * 200),
-            _matchers(*(f"a{each}.{number}" for each in range(280))),
+            _matchers(*(f"a{index}.{number}" for index in range(280))),
             f'{_RATE}{{route="{"r" * 60_000}{number}"}}',
             "(" * 400 + _RATE + ")" * 400,
             "1" + "+1" * 490,
@@ -78,7 +78,7 @@ def hostile_queries(now: float) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
             (all_routes, _range(now - 600, now, "9" * 5000)),
         ):
             yield "query_range", [("query", query), *times.items()]
-        many = [("match[]", f'{_RATE}{{route=~"a{each}.*{number}"}}') for each in range(400)]
+        many = [("match[]", f'{_RATE}{{route=~"a{index}.*{number}"}}') for index in range(400)]
         yield "series", many
         yield "labels", many
         yield "series", [("match[]", f'{{__name__=~".+",route=~".*{number}|"}}'), ("start", 0), ("limit", "9" * 5000)]
@@ -175,10 +175,10 @@ def attack(up: Up, queries: int, clients: int) -> Outcome:
                     outcome.errors[f"{path} {str(parameters)[:200]} {body[:200]!r}"] += 1
 
     threads = [threading.Thread(target=client) for _ in range(clients)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     outcome.peak = up.memory("VmHWM")
     assert up.get("query", usual)[0] == 200
     time.sleep(TRIM_SECONDS)

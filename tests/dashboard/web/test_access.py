@@ -194,9 +194,11 @@ def _prometheus_addresses() -> list[str]:
     selectors = [*METRICS, *(f'{name}{{environment=~".*",route=~".*"}}' for name in METRICS)]
     selectors.append(f'stagelens_latency_seconds{{quantile="0.5",environment="{OTHER}"}}')
     window = f"start={NOON - 10_800}&end={NOON}"
-    found = [f"query?lookback_delta=6h&query={quote(each)}" for each in selectors]
-    found += [f"query_range?{window}&step=30m&query={quote(each)}" for each in selectors if "_slo_" not in each]
-    found += [f"series?{window}&match[]={quote(each)}" for each in selectors]
+    found = [f"query?lookback_delta=6h&query={quote(selector)}" for selector in selectors]
+    found += [
+        f"query_range?{window}&step=30m&query={quote(selector)}" for selector in selectors if "_slo_" not in selector
+    ]
+    found += [f"series?{window}&match[]={quote(selector)}" for selector in selectors]
     names = ("service_name", "environment", "service_version", "route", "stage", "slo")
     found += [f"label/{name}/values?{window}" for name in names]
     return [f"/api/v1/{each}" for each in found]
@@ -211,15 +213,18 @@ def _query(name: str, environment: str | None) -> str:
 def names_of_other(text: str) -> set[str]:
     """Return the places in *text* with a name of the other environment, without revisions, which count all writes."""
     lines = re.sub(r'"revision": \d+', '"revision": 0', text).splitlines()
-    found = ((line, each) for line in lines for each in NAMES_OF_OTHER.finditer(line))
+    found = ((line, match) for line in lines for match in NAMES_OF_OTHER.finditer(line))
     return {line[max(0, each.start() - 40) : each.end() + 40] for line, each in found}
 
 
 def exports(client: FlaskClient) -> Iterator[str]:
     for path in ("/", "/s/shop", "/s/shop/replicas", "/s/shop/traces", "/traces", "/events", "/incidents", "/engines"):
         view = f"/api/v1/view?path={path}&from=now-6h"
-        found = json.loads(client.get(view, headers=GUEST).text)
-        names = [*(("chart", name) for name in found["charts"]), *(("table", each["name"]) for each in found["tables"])]
+        document = json.loads(client.get(view, headers=GUEST).text)
+        names = [
+            *(("chart", name) for name in document["charts"]),
+            *(("table", table["name"]) for table in document["tables"]),
+        ]
         yield from (f"{view}&{kind}={quote(name)}&format=csv" for kind, name in names)
 
 
@@ -333,9 +338,11 @@ def test_an_event_of_a_reader_of_one_environment_is_about_it(acting: Site, rules
     client = client_of(acting, rules)
     client.post("/api/v1/events", json=EVENT | {"service": "shop"}, headers=csrf_headers(client, headers=of("bob")))
     now = datetime.fromtimestamp(acting.clock.now, UTC)
-    found = acting.store.read.within(frozenset({"prod"})).events(now - timedelta(minutes=1), now + timedelta(minutes=1))
+    events = acting.store.read.within(frozenset({"prod"})).events(
+        now - timedelta(minutes=1), now + timedelta(minutes=1)
+    )
 
-    assert found[["service", "environment", "text"]].to_numpy().tolist() == [["shop", "prod", "v3 is out (by bob)"]]
+    assert events[["service", "environment", "text"]].to_numpy().tolist() == [["shop", "prod", "v3 is out (by bob)"]]
 
 
 def test_buttons_are_shown_to_those_who_may_use_them(acting: Site, rules: Path) -> None:
@@ -500,7 +507,7 @@ def test_the_audit_log_is_a_page_and_a_query(acting: Site, rules: Path) -> None:
     acting.clock.now += 1
     tag = {"If-None-Match": first.headers["ETag"]}
     later = client.get("/api/v1/query/audit", headers=of("ada") | tag)
-    columns = [each["name"] for each in json.loads(later.text)["columns"]]
+    columns = [column["name"] for column in json.loads(later.text)["columns"]]
     (row,) = json.loads(later.text)["rows"]
     csv = client.get("/api/v1/view?path=/audit&table=Audit log&format=csv", headers=of("ada")).text
 

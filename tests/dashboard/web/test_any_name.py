@@ -90,7 +90,7 @@ def served(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory, messag
         evaluator.tick(
             replace(read_slo_file(folder / "slo.yaml", {}), dashboard_url=BASE), NOW - timedelta(minutes=minutes)
         )
-    messages += [each.link for each in reader.incidents()]
+    messages += [incident.link for incident in reader.incidents()]
     dashboard = Dashboard(DashboardConfig(port=0), store, reader, clock=NOW.timestamp)
     dashboard.start()
     yield dashboard

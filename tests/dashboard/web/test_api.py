@@ -125,7 +125,7 @@ def test_a_trace_has_the_samples_of_its_request(client: FlaskClient, filled: Sto
 def test_retained_requests_are_paged(client: FlaskClient) -> None:
     query = {"service": "vision-api", "dom": "preprocess", "t": "new"}
     first, second = (fetch_json(client, "/api/v1/query/traces", **query, n=n) for n in ("1", "2"))
-    names = [each["name"] for each in first["columns"]]
+    names = [column["name"] for column in first["columns"]]
 
     assert {row[names.index("dominant")] for row in first["rows"]} == {"preprocess"}
     assert first["values"]["dominant"]["preprocess"] == first["matching"] > len(first["rows"]) == 50
@@ -258,7 +258,7 @@ def test_writes_need_a_csrf_token_of_the_session(store: Store, writer: FlaskClie
         {"json": EVENT, "headers": {**csrf, "Sec-Fetch-Site": "same-site"}},
     ]
 
-    assert {writer.post(EVENTS, **each).status_code for each in attempts} == {403}
+    assert {writer.post(EVENTS, **attempt).status_code for attempt in attempts} == {403}
     assert writer.post(EVENTS, data=json.dumps(EVENT), content_type="text/plain", headers=csrf).status_code == 415
     assert not len(store.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1)))
 

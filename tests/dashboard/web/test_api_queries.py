@@ -30,7 +30,7 @@ def ask(client: FlaskClient, question: str, status: int = 200) -> dict[str, Any]
     response = client.get(f"/api/v1/query/{question}")
     assert response.status_code == status, response.text
     found: dict[str, Any] = response.json or {}
-    names = [each["name"] for each in found.get("columns", [])]
+    names = [column["name"] for column in found.get("columns", [])]
     return found | {"records": [dict(zip(names, row, strict=True)) for row in found.get("rows", [])]}
 
 
@@ -94,7 +94,7 @@ def test_tokens_have_the_percentiles_of_each_definition(store: Store) -> None:
         counted.record(seconds, 20)
     at, series = int((NOW - timedelta(minutes=5)).timestamp()), Series("chat", "1", "", "m", "1", "/", "cpu", "ok")
     metrics = ((FIRST_TOKEN, BY_ENGINE), (OUTPUT_TOKEN, BY_CLIENT_CONTENT))
-    store.write([Batch("streams", [Point(series, *each, at, counted) for each in metrics])])
+    store.write([Batch("streams", [Point(series, *metric, at, counted) for metric in metrics])])
 
     check_answers("answers_tokens", client_of(store), "query/tokens?service=chat&p=50&from=now-1h")
 

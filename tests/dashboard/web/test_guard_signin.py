@@ -157,7 +157,7 @@ def test_signing_in_leads_to_the_address_of_the_link(filled: Store) -> None:
 def test_failed_tokens_of_cross_site_requests_do_not_count(filled: Store) -> None:
     client = client_of(filled, token=TOKEN)
     foreign = {"Sec-Fetch-Site": "cross-site"}
-    codes = {client.get("/", query_string={"token": f"bad {each}"}, headers=foreign).status_code for each in range(9)}
+    codes = {client.get("/", query_string={"token": f"bad {index}"}, headers=foreign).status_code for index in range(9)}
 
     assert codes == {401}
     assert client.get("/", query_string={"token": TOKEN}, headers={"Sec-Fetch-Site": "none"}).status_code == 302
@@ -290,7 +290,7 @@ def test_concurrent_failed_logins_are_throttled(filled: Store, file: Path, monke
         # All but those that are looked at are answered without waiting for them.
         refused, _ = wait(attempts, timeout=60, return_when=FIRST_COMPLETED)
         hashing.set()
-        codes = [each.result() for each in attempts]
+        codes = [attempt.result() for attempt in attempts]
 
     assert page == 200
     assert refused

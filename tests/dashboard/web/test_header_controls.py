@@ -45,12 +45,12 @@ def source(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Ite
     store = Store.open(f"sqlite:///{folder / 's.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(minutes=40), NOW)
     for served in STAGING:
-        store.write([_in_staging(each) for each in batches(traffic, served)])
+        store.write([_in_staging(batch) for batch in batches(traffic, served)])
     for minutes, environment in ((2, "demo"), (9, "staging"), (40, "demo")):
         series, at = replace(CHAT, environment=environment), int(NOW.timestamp()) - minutes * 60
         found = counted(60.0 * minutes, (0.0, 0.5, 400 * minutes), (0.5, 1.0, 580))
         points = pair(series, names.ENGINE_REQUEST, names.BY_ENGINE, found)
-        store.write([Batch(f"engine {minutes}", [replace(each, at=at) for each in points])])
+        store.write([Batch(f"engine {minutes}", [replace(point, at=at) for point in points])])
     store.maintain()
     for minutes, environment in ((3, ""), (10, "staging"), (25, "demo")):
         store.add_event(Event(NOW - timedelta(minutes=minutes), "", "note", "", "noted", environment=environment))
@@ -63,7 +63,7 @@ def source(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def _in_staging(batch: Batch) -> Batch:
     points: Any = batch.points
-    moved = [replace(each, series=replace(each.series, environment="staging")) for each in points]
+    moved = [replace(point, series=replace(point.series, environment="staging")) for point in points]
     return replace(batch, id=f"staging {batch.id}", points=moved)
 
 
@@ -76,8 +76,8 @@ def _open_in_staging(store: Store) -> None:
 
 
 def pages(source: Source) -> list[str]:
-    found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"))
-    of_one = ["/slo/vision-latency", f"/incidents/{notified_store.OPEN}", f"/traces/{found['trace_id'].iloc[0]}"]
+    exemplars = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"))
+    of_one = ["/slo/vision-latency", f"/incidents/{notified_store.OPEN}", f"/traces/{exemplars['trace_id'].iloc[0]}"]
     of_services = [f"/s/{SERVICES.get(tab, 'vision-api')}{tab and '/'}{tab}" for tab in SERVICE_PAGES]
     return [*(f"/{path}" for path in PAGES if path != "compare"), "/compare?svc=vision-api", *of_one, *of_services]
 
@@ -89,7 +89,7 @@ def content(source: Source, address: str, query: str) -> str:
     assert page is not None
     assert page.status == 200
     charts = page_data(page.body).charts.values()
-    numbers = [each.spoken if each.frame is None else each.spoken + each.frame.to_csv() for each in charts]
+    numbers = [chart.spoken if chart.frame is None else chart.spoken + chart.frame.to_csv() for chart in charts]
     return " ".join([*(text_of(each) for each in page.body), *numbers])
 
 

@@ -72,7 +72,7 @@ def our_rows(client: FlaskClient, question: str, window: range, service: str, p:
     query = {"service": service, "from": str(window.start * 1000), "to": str(window.stop * 1000), "p": p}
     response = client.get(f"{API}/query/{question}", query_string=query)
     assert response.json is not None
-    names = [each["name"] for each in response.json["columns"]]
+    names = [column["name"] for column in response.json["columns"]]
     return [dict(zip(names, row, strict=True)) for row in response.json["rows"]]
 
 
@@ -124,7 +124,7 @@ def test_rates_and_errors_are_counts(client: FlaskClient) -> None:
     window = {"from": str((END - WINDOW) * 1000), "to": str(END * 1000)}
     table = client.get(f"{API}/services", query_string=window).json
     assert table is not None
-    names = [each["name"] for each in table["columns"]]
+    names = [column["name"] for column in table["columns"]]
     rows = [dict(zip(names, row, strict=True)) for row in table["rows"]]
     rate, errors = instant(client, "stagelens_requests_per_second"), instant(client, "stagelens_error_ratio")
 
@@ -147,7 +147,7 @@ def test_a_label_that_is_named_is_a_dimension(client: FlaskClient) -> None:
 
 
 def test_objectives_have_their_current_state(client: FlaskClient, alerts: AlertsReader) -> None:
-    statuses = {each.slo.name: each for each in alerts.slos(datetime.fromtimestamp(END, UTC))}
+    statuses = {slo.slo.name: slo for slo in alerts.slos(datetime.fromtimestamp(END, UTC))}
     burn = instant(client, "stagelens_slo_burn_rate")
     left = instant(client, 'stagelens_slo_budget_left{slo=~"vision.*"}')
 
@@ -530,6 +530,6 @@ def test_promtool_reads_percentiles_and_stages(serve: Serve, filled: Store, clie
     }
     query = 'stagelens_stage_share{service_name="vision-api", quantile="0.9"}'
     shares = data_of(client, "query_range", query=query, start=END - 600, end=END, step="5m")["result"]  # --step
-    assert [each.split()[0] for each in printed["range"].splitlines() if "@" in each] == [
-        value for each in shares for _, value in each["values"]
+    assert [line.split()[0] for line in printed["range"].splitlines() if "@" in line] == [
+        value for share in shares for _, value in share["values"]
     ]

@@ -41,12 +41,12 @@ def test_detail_removed_by_the_storage_budget_is_shown(small_store: Store) -> No
     with small_store.transaction() as connection:
         connection.execute(text("UPDATE rollups SET kept_from = :at WHERE tier = 10"), {"at": kept_from})
 
-    found = re.search(
+    match = re.search(
         r"10 s buckets before 20 Nov 09:00 were deleted; the store now has (\d+) KiB, its budget is 10 GiB",
         foot(small_store, "/"),
     )
-    assert found is not None
-    assert int(found[1]) == round(small_store.read.state().size_bytes / 1024)
+    assert match is not None
+    assert int(match[1]) == round(small_store.read.state().size_bytes / 1024)
 
 
 def test_values_over_their_cap_are_shown_on_the_affected_pages(small_store: Store) -> None:

@@ -195,9 +195,9 @@ def test_password_checks_hold_no_thread(start: Start, tmp_path: Path, monkeypatc
         attempts = [pool.submit(sign_in, dashboard, b"name=ada&secret=x") for _ in range(40)]
         assert started.acquire(timeout=60)
         form = fetch(dashboard, "/signin")[0]
-        refused = next(each.result().status for each in as_completed(attempts))
+        refused = next(attempt.result().status for attempt in as_completed(attempts))
         go_on.set()
-        statuses = {each.result().status for each in attempts}
+        statuses = {attempt.result().status for attempt in attempts}
 
     assert (form, refused, statuses) == (200, 429, {303, 429})
 

@@ -35,7 +35,7 @@ HOUR = 3600
 
 def costs(*microseconds: float) -> list[float]:
     """Cost of each level; the level none is free."""
-    return [1000 * each for each in microseconds] + [0.0]
+    return [1000 * microsecond for microsecond in microseconds] + [0.0]
 
 
 def run(

@@ -158,8 +158,8 @@ def test_a_too_short_interval_is_merged_into_the_next(clocks: SimpleNamespace, m
 
 def test_the_lag_is_the_maximum_since_the_last_reading() -> None:
     lateness = LoopLag()
-    for each in (3, 5, 4):
-        lateness.note(each)
+    for number in (3, 5, 4):
+        lateness.note(number)
 
     assert [lateness.take(), lateness.take()] == [5, None]
 
@@ -245,7 +245,7 @@ def test_a_process_reports_its_visible_gpus(visible: str | None, expected: list[
     nvml = FakeNvml([Card("GPU-a1"), Card("GPU-b2"), Card("GPU-c3", slices=slices)])
     nvml.nvmlInit()
 
-    assert [each.name for each in visible_devices(nvml, visible)] == expected
+    assert [device.name for device in visible_devices(nvml, visible)] == expected
 
 
 def test_unsupported_gpu_values_are_omitted(caplog: pytest.LogCaptureFixture) -> None:

@@ -58,7 +58,7 @@ def test_a_call_has_its_host_on_its_span() -> None:
     marks = (("dependency", 2 * at, 2 * at + 1, "@called", address, 0) for at, address in addresses)
     _, *calls = spans(record(*marks, end=9))
 
-    assert [each.attributes.get(names.SERVER) for each in calls[:3]] == ["api.example.com", "ranker", None]
+    assert [call.attributes.get(names.SERVER) for call in calls[:3]] == ["api.example.com", "ranker", None]
 
 
 def test_the_root_has_what_is_known_of_the_request() -> None:

@@ -43,7 +43,9 @@ def _looked(call: ast.Call) -> int:
     if name == "stack" and ast.unparse(call.func) == "inspect.stack":
         return MOST
     levels = [
-        _number(each.value) - 1 for each in call.keywords if each.arg in {"stacklevel", "_parent_namespace_depth"}
+        _number(keyword.value) - 1
+        for keyword in call.keywords
+        if keyword.arg in {"stacklevel", "_parent_namespace_depth"}
     ]
     return max(levels, default=-1)
 
@@ -54,11 +56,11 @@ def _number(node: ast.expr) -> int:
 
 def _called(node: ast.expr, function: FunctionType, owner: Any) -> Any:
     if isinstance(node, ast.Name):
-        found = function.__globals__.get(node.id)
-        return inspect.getattr_static(found, "__init__", None) if isinstance(found, type) else found
+        response = function.__globals__.get(node.id)
+        return inspect.getattr_static(response, "__init__", None) if isinstance(response, type) else response
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         holder = owner if node.value.id in {"self", "cls"} else function.__globals__.get(node.value.id)
         if isinstance(holder, (type, ModuleType)):
-            found = inspect.getattr_static(holder, node.attr, None)
-            return getattr(found, "__func__", found)
+            response = inspect.getattr_static(holder, node.attr, None)
+            return getattr(response, "__func__", response)
     return None

@@ -358,7 +358,7 @@ def alive(scenario: Callable[[Watch], None], around: Any) -> tuple[list[str], li
 @pytest.mark.usefixtures("finished")
 def test_nothing_lives_longer_than_without_us(scenario: str, around: Any) -> None:
     without_us = alive(SCENARIOS[scenario], around)
-    with instrumenting(*(each() for each in INSTRUMENTORS)):
+    with instrumenting(*(instrumentor() for instrumentor in INSTRUMENTORS)):
         with_us = alive(SCENARIOS[scenario], around)
 
     assert with_us == without_us
@@ -387,12 +387,10 @@ def finish_in_a_process() -> Any:
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.parametrize("finish", [finish_in_a_queue, finish_in_a_process])
 def test_a_retained_future_retains_nothing_of_ours(finished: Finished, finish: Callable[[], Any]) -> None:
-    with instrumenting(*(each() for each in INSTRUMENTORS)):
+    with instrumenting(*(instrumentor() for instrumentor in INSTRUMENTORS)):
         with request("any"):
             future = finish()
-        tickets = [
-            weakref.ref(each) for _, late, _ in finished.marks() if hasattr(late, "jobs") for each in late.jobs()
-        ]
+        tickets = [weakref.ref(job) for _, late, _ in finished.marks() if hasattr(late, "jobs") for job in late.jobs()]
         assert tickets
         finished.clear()
         recorder.forget_finished()

@@ -59,4 +59,6 @@ def log_ours() -> None:
 def instrumented() -> list[str]:
     from stagelens.instrumentors.bootstrap import LIBRARIES  # noqa: PLC0415 - where the service does not know it
 
-    return [each.trigger for each in LIBRARIES if any(vars(each.load())[kind] for kind in ("_patches", "_probes"))]
+    return [
+        library.trigger for library in LIBRARIES if any(vars(library.load())[kind] for kind in ("_patches", "_probes"))
+    ]

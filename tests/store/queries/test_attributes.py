@@ -82,10 +82,10 @@ def test_attributes_are_in_every_tier_and_replicas_for_two_weeks(site: Site, age
     assert totals(found, "tenant") == {"0": 10, "1": 10, "2": 10}
     assert totals(found, "route") == {"/fast": 30}
     assert ("replica" in found.requests) != expired
-    assert [(each.place, each.requests.sum()) for each in replicas.replicas] == (
+    assert [(replica.place, replica.requests.sum()) for replica in replicas.replicas] == (
         [] if expired else [("web-0:7", 15), ("web-1:7", 15)]
     )
-    assert all(each.stages["forward"].sum() == 1_500_000 for each in replicas.replicas)
+    assert all(replica.stages["forward"].sum() == 1_500_000 for replica in replicas.replicas)
 
 
 def test_a_long_window_has_replicas_from_the_minutes(site: Site) -> None:
@@ -146,7 +146,9 @@ def test_scraped_engines_are_not_counted_beside_their_spans(site: Site, stored: 
     around = site.around(service="shop")
     table = site.store.read.replica_counts(around)
 
-    assert [(each.place, each.stages["decode"].sum()) for each in table.replicas] == [(place, 5) for place in shown]
+    assert [(replica.place, replica.stages["decode"].sum()) for replica in table.replicas] == [
+        (place, 5) for place in shown
+    ]
     assert totals(site.store.read.attributes(around), "replica") == dict.fromkeys(shown, 1)
 
 

@@ -38,7 +38,7 @@ POINTS = st.lists(POINT, min_size=1, max_size=40)
 def columns_of(points: list[Point]) -> Columns:
     points = sorted(points, key=lambda point: point[0])
     times, metric, stage, scale, zero, buckets = zip(*points, strict=True)
-    pairs = np.array([pair for each in buckets for pair in sorted(each.items())], np.int64).reshape(-1, 2)
+    pairs = np.array([pair for bucket in buckets for pair in sorted(bucket.items())], np.int64).reshape(-1, 2)
     offsets = np.cumsum([0, *map(len, buckets)], dtype=np.int64)
     return Columns(
         times=np.array(times, np.int64),
@@ -62,9 +62,9 @@ def each_step(columns: Columns) -> list[tuple[int, Columns]]:
 def test_steps_fetched_together_equal_separate_steps(points: list[Point], quantile: float, threshold: float) -> None:
     columns = columns_of(points)
     rows = [
-        each
+        start
         for counts in add_up_steps(columns, STEPS)
-        for each in zip(
+        for start in zip(
             counts.starts.tolist(),
             counts.total.tolist(),
             counts.values_at(quantile).tolist(),
@@ -107,9 +107,9 @@ def test_adding_up_points_first_changes_no_result(apart: bool, points: list[Poin
 def _quantiles(columns: Columns) -> list[tuple[int, int, float]]:
     requests = columns.of(BREAKDOWN_METRICS[0])
     return [
-        each
+        start
         for counts in add_up_steps(requests, STEPS)
-        for each in zip(counts.starts.tolist(), counts.total.tolist(), counts.values_at(0.9).tolist(), strict=True)
+        for start in zip(counts.starts.tolist(), counts.total.tolist(), counts.values_at(0.9).tolist(), strict=True)
     ]
 
 

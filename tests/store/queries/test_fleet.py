@@ -62,8 +62,8 @@ def fleet(open_sqlite: OpenSite, opened_sites: list[Site]) -> Generator[Site]:
     sqlite = open_sqlite()
     opened_sites.remove(sqlite)
     requests = drawn(1)
-    sqlite.write([each for each in requests if each.series.service != "wide"])
-    sqlite.write([each for each in requests if each.series.service == "wide"], scale=3)
+    sqlite.write([request for request in requests if request.series.service != "wide"])
+    sqlite.write([request for request in requests if request.series.service == "wide"], scale=3)
     sqlite.store.maintain()
     sqlite.write([Request({"queue": 5_000_000}, NOON - 5, SERIES[0])])
     yield sqlite
@@ -198,10 +198,10 @@ def as_buckets(index: NDArray[np.int64], amounts: NDArray[np.int64]) -> dict[int
 
 def test_the_counts_of_a_group_equal_a_separate_query(fleet: Site) -> None:
     window = fleet.between(FIRST, LAST)
-    found = fleet.store.read.all_minutes(window.start, window.end)
+    all_minutes = fleet.store.read.all_minutes(window.start, window.end)
 
-    assert set(found) == GROUPS
-    for group, counts in found.items():
+    assert set(all_minutes) == GROUPS
+    for group, counts in all_minutes.items():
         alone = fleet.store.read.minutes(of(fleet, group))
         stages = fleet.store.read.stage_latency(of(fleet, group))
 

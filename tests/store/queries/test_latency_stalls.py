@@ -45,15 +45,17 @@ REQUESTS = st.lists(held_up(), min_size=1, max_size=30)
 
 def batch(name: str, requests: Sequence[HeldUp], series: Series = SHOP) -> Batch:
     counts = RequestHistograms()
-    for each in requests:
-        counts.add(each.stages, each.duration)
-        if each.stalls:
-            counts.add_stalls(each.stalls, each.duration)
+    for request in requests:
+        counts.add(request.stages, request.duration)
+        if request.stalls:
+            counts.add_stalls(request.stalls, request.duration)
     return Batch(name, [Point(series, metric, key, NOON - 600, value) for metric, key, value in counts.histograms()])
 
 
 def assert_stalls(one: Site, requests: Sequence[HeldUp], quantile: float) -> None:
-    _, expected = window_shares([each.stalls for each in requests], [each.duration / NS for each in requests], quantile)
+    _, expected = window_shares(
+        [request.stalls for request in requests], [request.duration / NS for request in requests], quantile
+    )
     # Rounding adds or drops a microsecond, and the middle of a bucket is not its mean.
     slack = 0.02
     stages = one.store.read.breakdown(one.around(), [quantile])
@@ -61,7 +63,7 @@ def assert_stalls(one: Site, requests: Sequence[HeldUp], quantile: float) -> Non
     whole = float(stages["value_seconds"].iloc[0])
 
     assert list(found.columns[:HEAD]) == list(stages.columns[:HEAD])
-    assert found.empty != any(each.stalls for each in requests)
+    assert found.empty != any(request.stalls for request in requests)
     for name in {*expected, *found.columns[HEAD:]} if len(found) else ():
         seconds = float(found[name].iloc[0]) if name in found else 0.0
         assert seconds / whole == pytest.approx(expected.get(name, 0.0), abs=slack)

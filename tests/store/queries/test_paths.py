@@ -32,11 +32,11 @@ def test_the_requests_of_a_trace_are_found_by_its_id(one: Site) -> None:
 
 
 def test_the_paths_of_slow_requests_are_added_up(one: Site) -> None:
-    found = one.store.read.slow_paths(one.around(service="gateway"), 0.95)
+    slow_paths = one.store.read.slow_paths(one.around(service="gateway"), 0.95)
 
-    assert found is not None
-    assert (found.requests, found.complete, found.missing) == (4, 3, {"triton": 1})
-    shares = {(each.service, each.stage): each.share for each in found.shares}
+    assert slow_paths is not None
+    assert (slow_paths.requests, slow_paths.complete, slow_paths.missing) == (4, 3, {"triton": 1})
+    shares = {(share.service, share.stage): share.share for share in slow_paths.shares}
     assert sum(shares.values()) == pytest.approx(1)
     assert shares == pytest.approx(
         {
@@ -78,8 +78,8 @@ def test_counted_callers_have_latency_and_errors(one: Site) -> None:
     points: list[Point] = []
     for (caller, status), seconds in counts.items():
         histogram = Histogram(ATTRIBUTE_SCALE)
-        for each in seconds:
-            histogram.record(each)
+        for second in seconds:
+            histogram.record(second)
         keys = (attribute_key(CALLER.key, caller), attribute_key("tenant", "acme"), attribute_key("Caller", "x"))
         series = Series("ranker", status=status)
         points += [Point(series, REQUEST_BY_ATTRIBUTE, key, AT, histogram) for key in keys]

@@ -90,10 +90,10 @@ def open_for(seconds: float, place: str, at: int, series: Series = SHOP, seen_us
 
 def test_a_request_that_was_open_at_one_of_ten_exports_is_not_open(sqlite: Site) -> None:
     sqlite.store.write([Batch("a", [open_for(0.01, "web-1:7", NOON - 30, seen_us=1_000_000)])])
-    found = sqlite.store.read.open_requests(sqlite.between(NOON - 3600, NOON))
+    open_requests = sqlite.store.read.open_requests(sqlite.between(NOON - 3600, NOON))
 
-    assert found.empty
-    assert found.attrs["at"] is None
+    assert open_requests.empty
+    assert open_requests.attrs["at"] is None
 
 
 def test_open_requests_are_those_of_the_last_reports(open_sqlite: OpenSite) -> None:
@@ -101,18 +101,18 @@ def test_open_requests_are_those_of_the_last_reports(open_sqlite: OpenSite) -> N
     reports = [open_for(85.0, "web-1:7", NOON - 40), open_for(95.0, "web-1:7", NOON - 30)]
     reports += [open_for(age, "web-1:7", NOON - 30, pay) for age in (0.2, 3.0)]
     one.store.write([Batch("a", reports), Batch("b", [open_for(2.0, "web-2:7", NOON - 30, pay)])])
-    found = one.store.read.open_requests(one.between(NOON - 3600, NOON))
+    open_requests = one.store.read.open_requests(one.between(NOON - 3600, NOON))
 
-    assert found[["route", "place", "requests"]].to_numpy().tolist() == [
+    assert open_requests[["route", "place", "requests"]].to_numpy().tolist() == [
         [SHOP.route, "web-1:7", 1],
         ["/pay", "web-1:7", 2],
         ["/pay", "web-2:7", 1],
     ]
-    assert found["oldest_seconds"].tolist() == pytest.approx([95.0, 3.0, 2.0], rel=0.022)
-    assert found.attrs["at"] == one.between(NOON - 20, NOON).start
+    assert open_requests["oldest_seconds"].tolist() == pytest.approx([95.0, 3.0, 2.0], rel=0.022)
+    assert open_requests.attrs["at"] == one.between(NOON - 20, NOON).start
     assert one.store.read.open_longer_than(one.between(NOON - 3600, NOON), 1.0) == 3
     assert one.store.read.open_requests(one.between(NOON - 3600, NOON + 60)).empty
     (service,) = one.store.read.services(
-        *(getattr(one.between(NOON - 3600, NOON), each) for each in ("start", "end"))
+        *(getattr(one.between(NOON - 3600, NOON), text) for text in ("start", "end"))
     ).to_dict("records")
     assert (service["service"], service["requests"]) == (SHOP.service, 0)

@@ -66,8 +66,8 @@ def test_the_releases_of_all_services_are_one_query(one: Site) -> None:
     elsewhere = one.store.read.releases("nowhere")
 
     assert frame[["service", "version"]].to_numpy().tolist() == [["bank", ""], ["shop", "1"], ["shop", "2"]]
-    assert frame["first_seen"].tolist() == [utc(NOON - each) for each in (600, 7210, 3610)]
-    assert frame["last_seen"].tolist() == [utc(NOON - each) for each in (600, 7210, 50)]
+    assert frame["first_seen"].tolist() == [utc(NOON - number) for number in (600, 7210, 3610)]
+    assert frame["last_seen"].tolist() == [utc(NOON - number) for number in (600, 7210, 50)]
     assert list(elsewhere.columns) == list(frame.columns)
     assert elsewhere.empty
 
@@ -75,12 +75,12 @@ def test_the_releases_of_all_services_are_one_query(one: Site) -> None:
 def test_dimension_values_are_sorted_by_requests(one: Site) -> None:
     shop = Selection(utc(NOON - 86_400), utc(NOON), service="shop")
     late = Selection(utc(NOON - 3700), utc(NOON), service="shop")
-    found = one.store.read.dimensions(shop)
+    dimensions = one.store.read.dimensions(shop)
 
-    assert list(found["model"].items()) == [("new", 5), ("old", 3)]
-    assert found["version"] == {"2": 5, "1": 3}
-    assert found["status"] == {"ok": 7, "error": 1}
-    assert found["device"] == {}
+    assert list(dimensions["model"].items()) == [("new", 5), ("old", 3)]
+    assert dimensions["version"] == {"2": 5, "1": 3}
+    assert dimensions["status"] == {"ok": 7, "error": 1}
+    assert dimensions["device"] == {}
     assert one.store.read.dimensions(late)["model"] == {"new": 5}
 
 

@@ -181,8 +181,8 @@ _numbers = itertools.count()
 
 def write_tokens(one: Site, metric: str, definition: str, *seconds: float, status: str = "ok") -> None:
     histogram = Histogram()
-    for each in seconds:
-        histogram.record(each)
+    for second in seconds:
+        histogram.record(second)
     point = Point(Series("shop", "1", status=status), metric, definition, NOON - 600, histogram)
 
     assert one.store.write([Batch(f"tokens-{next(_numbers)}", [point])]) == [True]

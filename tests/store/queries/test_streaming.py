@@ -103,7 +103,7 @@ def test_steps_and_size_buckets_add_up_to_the_window(open_sqlite: OpenSite, requ
 
             assert series["n"].sum() == single["n"] == whole.count
             assert series["total"].sum() == pytest.approx(whole.sum)
-            assert [single["p50"], single["p99"]] == [whole.quantile(each).value for each in (0.5, 0.99)]  # type: ignore[union-attr] - there are requests
+            assert [single["p50"], single["p99"]] == [whole.quantile(number).value for number in (0.5, 0.99)]  # type: ignore[union-attr] - there are requests
     # Size buckets have no definition, so they are read of series with one.
     code = one.around(route="/code")
     for metric, whole in ((FIRST_TOKEN_BY_INPUT, FIRST_TOKEN), (OUTPUT_TOKEN_BY_OUTPUT, OUTPUT_TOKEN)):

@@ -187,13 +187,18 @@ def test_the_other_conditions_apply_too(one: Site) -> None:
 
 
 def test_values_are_counted_among_the_matching_requests(one: Site) -> None:
-    found = one.store.read.search_traces(one.around(), TraceFilter("queue", attributes=(("tenant", "acme"),)))
+    search_traces = one.store.read.search_traces(one.around(), TraceFilter("queue", attributes=(("tenant", "acme"),)))
 
-    assert (numbers(found), found.matching, found.searched, found.retained) == ([2], 1, 5, 2)
-    assert found.dimensions["dominant"] == {"forward": 2, "queue": 1}
-    assert found.dimensions["service"] == {"shop": 1}
-    assert found.attributes["tenant"] == {"acme": 1, "bolt": 1}
-    assert found.attributes["replica"] == {"web-2:7": 1}
+    assert (numbers(search_traces), search_traces.matching, search_traces.searched, search_traces.retained) == (
+        [2],
+        1,
+        5,
+        2,
+    )
+    assert search_traces.dimensions["dominant"] == {"forward": 2, "queue": 1}
+    assert search_traces.dimensions["service"] == {"shop": 1}
+    assert search_traces.attributes["tenant"] == {"acme": 1, "bolt": 1}
+    assert search_traces.attributes["replica"] == {"web-2:7": 1}
     everything = one.store.read.search_traces(one.around(), TraceFilter())
     slowest = everything.page.iloc[0]
     assert {"tenant": "acme", "replica": "web-2:7", "request_size": "4096"}.items() <= slowest["attributes"].items()

@@ -35,7 +35,9 @@ def main() -> None:
             sink.clear()
             call(server, {"traceparent": f"00-{number:032x}-{PARENT}-01"})
             time.sleep(QUIET_SECONDS)
-            exported = {"resourceSpans": [each for body in sink.bodies() for each in body["resourceSpans"]]}
+            exported = {
+                "resourceSpans": [resourcespan for body in sink.bodies() for resourcespan in body["resourceSpans"]]
+            }
             (CAPTURES / f"{name}.json").write_text(json.dumps(exported, indent=1) + "\n")
 
 

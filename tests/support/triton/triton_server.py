@@ -131,7 +131,7 @@ class TritonServer:
         if traces_url:
             traces = ["mode=opentelemetry", "level=TIMESTAMPS", "rate=1", "count=-1"]
             traces += [f"opentelemetry,url={traces_url}", "opentelemetry,bsp_schedule_delay=100"]
-            options += [f"--trace-config={each}" for each in traces]
+            options += [f"--trace-config={trace}" for trace in traces]
         return options
 
 

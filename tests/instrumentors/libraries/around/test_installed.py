@@ -59,7 +59,7 @@ CALLS: dict[str, tuple[str, Callable[[], Any], Any]] = {
     "type adapter": ("serialize", lambda: TypeAdapter(list[int]).validate_json("[1, 2]"), [1, 2]),
     "numpy": ("serialize", lambda: np.load(io.BytesIO(ARRAY)).tolist(), [0, 1, 2]),
     "pillow": ("preprocess", lambda: Image.new("RGB", (4, 4)).resize((2, 1)).size, (2, 1)),
-    "tokenizers": ("tokenize", lambda: [each.ids for each in WORDS.encode_batch(["a b", "b"])], [[0, 1], [1]]),
+    "tokenizers": ("tokenize", lambda: [word.ids for word in WORDS.encode_batch(["a b", "b"])], [[0, 1], [1]]),
     "tokenizers decode": ("postprocess", lambda: pickle.loads(pickle.dumps(WORDS)).decode(ids=[1, 0]), "b a"),  # noqa: S301
 }
 

@@ -24,9 +24,9 @@ async def triple(number: float) -> float:
 
 
 def count(number: float) -> Iterator[float]:
-    for each in range(int(number)):
+    for index in range(int(number)):
         time.sleep(0.005)
-        yield each + 1
+        yield index + 1
 
 
 def halve(numbers: list[float]) -> list[list[float]]:

@@ -83,8 +83,8 @@ def test_every_method_of_every_estimator_is_one_stage() -> None:
                 continue
             given = (table, labels)[name.startswith("Label") :] if method.startswith("fit") else (table,)
             called += 1
-            if (found := _stages(getattr(estimator, method), *given)) != [stage]:
-                wrong[f"{name}.{method}"] = found
+            if (stages := _stages(getattr(estimator, method), *given)) != [stage]:
+                wrong[f"{name}.{method}"] = stages
 
     assert wrong == {}
     assert called > 450

@@ -72,7 +72,7 @@ def test_a_script_has_the_stages_that_vllm_reports(tmp_path: Path) -> None:
     assert [name for name, _ in requests] == ["tiny"] * 3
     reported = ["queue", "prefill", "decode", "forward"]
     assert [[stage for stage in each if stage != "tokenize"] for each in stages] == [reported, ["forward"], reported]
-    assert [(each["@model"], each["@tokens_in"], each["@tokens_out"]) for each in facts] == [
+    assert [(fact["@model"], fact["@tokens_in"], fact["@tokens_out"]) for fact in facts] == [
         ("tiny", 2, 4),
         ("tiny", 2, 8),
         ("tiny", 1, 4),

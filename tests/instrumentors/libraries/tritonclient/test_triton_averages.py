@@ -198,6 +198,6 @@ def test_the_sum_of_all_calls_equals_the_server_totals(walls: list[int], share: 
     whole = int(sum(walls) * share)
     window = CallWindow(Totals(len(walls), whole, 0, whole, 0), sum(walls) / len(walls))
     marks = [spread(window, 0, wall) for wall in walls]
-    reported = sum(end - start for each in marks for start, end in zip(each[1::3], each[2::3], strict=True))
+    reported = sum(end - start for mark in marks for start, end in zip(mark[1::3], mark[2::3], strict=True))
 
     assert whole - 2 * len(walls) <= reported <= whole + 1

@@ -43,7 +43,12 @@ def test_every_kind_of_call_is_captured() -> None:
 @pytest.mark.parametrize("kind", capture.KINDS)
 def test_a_capture_equals_a_current_export(kind: str, triton: TritonServer, traces: TraceSink) -> None:
     captured = json.loads((CAPTURES / f"{kind}.json").read_text())
-    expected = [span for each in captured["resourceSpans"] for scope in each["scopeSpans"] for span in scope["spans"]]
+    expected = [
+        span
+        for resourcespan in captured["resourceSpans"]
+        for scope in resourcespan["scopeSpans"]
+        for span in scope["spans"]
+    ]
     exported: list[dict[str, Any]] = []
     for attempt in range(ATTEMPTS):
         trace_id = f"{'c' * 16}{list(capture.KINDS).index(kind):08x}{attempt:08x}"

@@ -398,8 +398,8 @@ def test_opentelemetry_grpc_and_aiohttp_cause_no_duplicates(
     theirs: list[Any] = [GrpcInstrumentorClient(), AioHttpClientInstrumentor()]
     if not ours_first:
         instrumented.uninstrument()
-    for each in theirs:
-        each.instrument()
+    for their in theirs:
+        their.instrument()
     instrumented.instrument()
     try:
         by_grpc(triton, "plain", inputs)
@@ -408,8 +408,8 @@ def test_opentelemetry_grpc_and_aiohttp_cause_no_duplicates(
         assert late.ready()
         by_http_aio(triton, "plain", inputs)
     finally:
-        for each in theirs:
-            each.uninstrument()
+        for their in theirs:
+            their.uninstrument()
 
     assert [span.name for span in exported.get_finished_spans()] == [
         "/inference.GRPCInferenceService/ModelInfer",
@@ -426,13 +426,13 @@ def test_stagelens_client_modules_do_not_count_the_wait_twice(
         library.load()() for library in LIBRARIES if library.trigger in ("aiohttp", "grpc", "threading", "urllib3")
     ]
     assert len(ours) >= 3
-    for each in ours:
-        each.instrument()
+    for our in ours:
+        our.instrument()
     try:
         call(triton, "plain", inputs)
     finally:
-        for each in ours:
-            each.uninstrument()
+        for our in ours:
+            our.uninstrument()
 
     assert set(in_a_request.stages()) == {"serialize", "network"}
 
