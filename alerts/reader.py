@@ -103,9 +103,10 @@ class Incident:
     status: lifecycle.IncidentStatus = "open"
 
     @property
-    def order(self) -> tuple[bool, bool, float, str]:
-        """Sort key of lists: pages before tickets, then open ones before others, then the newest onset first."""
-        return self.severity != "page", self.state != "open", -self.since.timestamp(), self.id
+    def order(self) -> tuple[bool, bool, float, float, str]:
+        """Sort key of lists: pages before tickets, then open ones before others, then the newest onset or opening first."""
+        age = -self.since.timestamp(), -self.opened_at.timestamp()
+        return self.severity != "page", self.state != "open", *age, self.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,9 @@ def incidents_between(
     query = (
         select(incidents)
         .where(_is_between(start, end))
-        .order_by(incidents.c.resolved_at.is_not(None), incidents.c.since.desc(), incidents.c.id)
+        .order_by(
+            incidents.c.resolved_at.is_not(None), incidents.c.since.desc(), incidents.c.opened_at.desc(), incidents.c.id
+        )
     )
     query = query.where(incidents.c.cause == cause) if cause else query
     return [_from_row(row) for row in connection.execute(query.limit(limit))]
