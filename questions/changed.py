@@ -41,9 +41,10 @@ class FailureShare:
 class Failures:
     """Failed requests among those that violated an objective; *bad*: requests that violated the objective [count]."""
 
-    failed: float
-    bad: float
-    requests: float
+    # Integers stay integers in JSON.
+    failed: int | float
+    bad: int | float
+    requests: int | float
     error: FailureShare | None = None
     route: FailureShare | None = None
     dependency: FailureShare | None = None
