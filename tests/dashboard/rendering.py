@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -209,7 +210,9 @@ def check_text(name: str, found: str) -> None:
     golden, found = TEXTS / f"{name}.txt", _RANDOM_ID.sub("sl-ID", found)
     if os.environ.get("STAGELENS_GOLDENS") == "accept":
         golden.write_text(found, encoding="utf-8")
-    assert found == golden.read_text(encoding="utf-8")
+    lines = difflib.unified_diff(golden.read_text(encoding="utf-8").splitlines(), found.splitlines(), lineterm="", n=1)
+    difference = "\n".join(lines)
+    assert not difference, difference
 
 
 def links_in(node: Any) -> dict[str, str]:
