@@ -1,4 +1,4 @@
-"""What the collector reports about itself: its health, for /livez and /readyz, and its metrics, on /metrics."""
+"""Health of the collector, for /livez and /readyz, and its own metrics, on /metrics."""
 
 from __future__ import annotations
 
