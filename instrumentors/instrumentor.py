@@ -240,9 +240,10 @@ def end(token: Any, _: object) -> None:
 # An exception of a signal handler, in *leave*, leads to *failed*. The token is released because a traceback keeps the frame.
 def _observed(original: Any, probe: Probe) -> Any:
     enter, leave, failed, parameters = probe
+    defaults = _defaults(original, parameters)
 
     def call(*args: Any, **options: Any) -> Any:
-        token = enter(*_given(parameters, args, options)) if parameters else enter()
+        token = enter(*_given(defaults, args, options)) if parameters else enter()
         if token is None:
             return original(*args, **options)
         try:
@@ -263,9 +264,10 @@ def _observed(original: Any, probe: Probe) -> Any:
 
 def _observed_async(original: Any, probe: Probe) -> Any:
     enter, leave, failed, parameters = probe
+    defaults = _defaults(original, parameters)
 
     async def call(*args: Any, **options: Any) -> Any:
-        token = enter(*_given(parameters, args, options))
+        token = enter(*_given(defaults, args, options))
         if token is None:
             return await original(*args, **options)
         try:
@@ -284,8 +286,18 @@ def _observed_async(original: Any, probe: Probe) -> Any:
     return call
 
 
-def _given(parameters: int, args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (*args, *options.values(), *[None] * parameters)[:parameters]
+def _defaults(original: Any, parameters: int) -> list[tuple[str, Any]]:
+    """Return the names of the first *parameters* of *original*, or of what it wraps, with their defaults; "" where it has none."""
+    named: list[tuple[str, Any]] = []
+    with contextlib.suppress(TypeError, ValueError):
+        for name, parameter in inspect.signature(original).parameters.items():
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                named.append((name, None if parameter.default is parameter.empty else parameter.default))
+    return [*named, *[("", None)] * parameters][:parameters]
+
+
+def _given(defaults: list[tuple[str, Any]], args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (*args, *(options.get(name, default) for name, default in defaults[len(args) :]))[: len(defaults)]
 
 
 def enter(call: Callable[[Marks, str], object], stage: str) -> object:

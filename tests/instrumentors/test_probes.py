@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import json
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from stagelens.instrumentors.instrumentor import Probed
 from stagelens.instrumentors.probes import Probe, probed
 
 PROGRAM = Path(__file__).parent / "everything_probed.py"
@@ -76,6 +78,24 @@ def test_what_a_function_takes_returns_and_raises_is_recorded(log: Log) -> None:
         *(("enter", 3.0, 2), ("leave", True, 1.5), "end"),
         *(("enter", 1.0, 0), ("failed", True, ZeroDivisionError), "end"),
     ]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_function_that_was_wrapped_before_gives_its_arguments_by_name(log: Log, hidden: bool) -> None:
+    def infer(model: str, inputs: int, version: str = "1", outputs: int = 0) -> None: ...
+
+    def wrapper(*args: Any, **options: Any) -> None:
+        infer(*args, **options)
+
+    call = Probed(log.probe(parameters=3))(wrapper if hidden else functools.wraps(infer)(wrapper))
+    call("m", 2, outputs=3)
+    call(inputs=2, model="m", version="4")
+    call("m", 2, "4", 3)
+    entered = [noted[1:] for noted in log.noted if noted[0] == "enter"]
+
+    assert entered == (
+        [("m", 2, None), (None, None, None), ("m", 2, "4")] if hidden else [("m", 2, "1"), ("m", 2, "4"), ("m", 2, "4")]
+    )
 
 
 def test_a_coroutine_is_recorded_from_its_first_step_to_its_end(log: Log) -> None:

@@ -169,7 +169,7 @@ def init(original: Any, protocol: str) -> Any:
 
 def _begin(client: Any, model_name: Any, _inputs: Any, model_version: Any) -> Sending | None:
     marks = current.get()
-    return None if marks is None else Sending(Call(marks, client, model_name, model_version))
+    return None if marks is None else Sending(Call(marks, client, model_name or "", model_version or ""))
 
 
 def _responded(sending: Sending | None, _response: object) -> None:
