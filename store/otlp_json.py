@@ -13,7 +13,7 @@ from .series import COLD, Series
 Json: TypeAlias = dict[str, Any]
 
 # Enum values of OTLP: SpanKind, StatusCode.
-_INTERNAL, _SERVER, _FAILED = 1, 2, 2
+_INTERNAL, SERVER, _FAILED = 1, 2, 2
 
 
 def resource_attributes(series: Series) -> dict[str, str]:
@@ -49,9 +49,10 @@ def otlp_spans(trace: RetainedTrace) -> Iterator[Json]:
     name = " ".join(str(part) for part in (method, route) if part) or "request"
     root = _span(trace, trace.span_id, trace.parent_id, name, (0, trace.duration_ns), attributes)
     failed = {"status": {"code": _FAILED}} if trace.series.status == names.STATUS_ERROR else {}
-    yield root | failed | {"kind": _SERVER if method else _INTERNAL}
+    yield root | failed | {"kind": SERVER if method else _INTERNAL}
     for number, span in enumerate(trace.spans):
-        own_id = blake2b(f"{trace.span_id}/{number}".encode(), digest_size=8).hexdigest()
+        # The server of a call names the span of the call as its parent.
+        own_id = span.get("id") or blake2b(f"{trace.span_id}/{number}".encode(), digest_size=8).hexdigest()
         stage = {names.STAGE: span["stage"]} if span["stage"] else {}
         within = int(span["start_ns"]), int(span["duration_ns"])
         inside = {**stage, **(span.get("attributes") or {})}
@@ -74,7 +75,7 @@ def _span(  # noqa: PLR0917 - fields of a span
 
 
 def otlp_attributes(values: Mapping[str, Any]) -> list[Json]:
-    return [{"key": key, "value": _value(value)} for key, value in values.items()]
+    return [{"key": key, "value": _value(value)} for key, value in values.items() if value not in ("", None)]
 
 
 def _value(value: Any) -> Json:

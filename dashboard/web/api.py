@@ -19,7 +19,7 @@ from ...core import names
 from ...core.code_stack import split_stack_key
 from ...core.version import __version__
 from ...store import RetainedTrace
-from ...store.otlp_json import otlp_attributes, otlp_spans, resource_attributes
+from ...store.otlp_json import SERVER, otlp_attributes, otlp_spans, resource_attributes
 from ...store.schema import storable
 from ..pages.page import Context, Page
 from ..source import Source
@@ -246,6 +246,7 @@ def _request_profile(trace: RetainedTrace) -> list[dict[str, Any]]:
 
 def as_otlp(trace: RetainedTrace) -> dict[str, Any]:
     root, *inside = otlp_spans(trace)
+    root["kind"] = SERVER
     root["attributes"] += otlp_attributes({names.DOMINANT: trace.dominant})
     scope = {"scope": {"name": names.SCOPE, "version": __version__}, "spans": [root, *inside]}
     resource = {"attributes": otlp_attributes(resource_attributes(trace.series))}

@@ -15,6 +15,7 @@ from google.protobuf.json_format import ParseDict
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from playwright.sync_api import expect
 
 from stagelens.alerts.reader import AlertsReader
@@ -95,11 +96,16 @@ def test_the_downloaded_trace_is_valid_otlp(slow: RetainedTrace) -> None:
 
 
 def test_a_request_without_attributes_can_be_downloaded() -> None:
-    bare = RetainedTrace("a" * 32, "b" * 16, Series("shop"), 1, 0, "slow", "forward", {})
+    call = {"id": "c" * 16, "name": "GET", "stage": "dependency", "start_ns": 0, "duration_ns": 1}
+    bare = RetainedTrace("a" * 32, "b" * 16, Series("shop"), 1, 0, "slow", "forward", {}, [call], {"url.path": ""})
     whole = as_otlp(bare)["resourceSpans"][0]
+    root, called = whole["scopeSpans"][0]["spans"]
 
     assert whole["resource"]["attributes"] == [{"key": "service.name", "value": {"stringValue": "shop"}}]
-    assert whole["scopeSpans"][0]["spans"][0]["name"] == "request"
+    assert (root["name"], root["kind"]) == ("request", Span.SPAN_KIND_SERVER)
+    assert "url.path" not in {attribute["key"] for attribute in root["attributes"]}
+    # The server that was called names this span as its parent.
+    assert called["spanId"] == call["id"]
 
 
 def test_a_retained_request_is_downloaded(client: FlaskClient, slow: RetainedTrace) -> None:
