@@ -32,8 +32,9 @@ class Burn:
     threshold: float
     long_seconds: float
     short_seconds: float
-    bad: float
-    total: float
+    # Integers stay integers in JSON.
+    bad: int | float
+    total: int | float
     budget_left: float
     bad_left: float
     window_seconds: float
@@ -69,7 +70,7 @@ class LatencyRegression:
 
 @dataclass(frozen=True, slots=True)
 class MissingTraffic:
-    usual: float
+    usual: int | float
     before_seconds: float
     window_seconds: float
 
