@@ -115,7 +115,8 @@ class Clients:
     def _infer(self, module: Any, client: Any, headers: dict[str, str]) -> None:
         tensor = module.InferInput("IN", [3], "FP32")
         tensor.set_data_from_numpy(np.ones(3, np.float32))
-        options = {"parameters": {secret("parameter"): secret("parametervalue")}, "headers": headers}
+        # The HTTP client adds to the dictionary that it is given.
+        options = {"parameters": {secret("parameter"): secret("parametervalue")}, "headers": dict(headers)}
         for version in ("", "9"):
             # Where nobody answers, the first one fails as well.
             with contextlib.suppress(tritonclient.utils.InferenceServerException, OSError):
