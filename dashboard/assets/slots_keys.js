@@ -95,36 +95,36 @@
   };
 
   const states = new WeakMap();
-  // Called with each drawing: the reader can go to the chart with the Tab key.
+  const modeOf = (name, plot) => [percentile, heat, points].find((candidate) => candidate.fits(name, plot));
+  // Called with each drawing: the reader can go to the chart with the Tab key. The table that a chart is read with may arrive later.
   app.keyed = function (name, plot) {
     const slot = plot.parentElement;
-    const mode = [percentile, heat, points].find((candidate) => candidate.fits(name, plot));
-    if (!mode) return;
-    const state = states.get(slot);
-    states.set(slot, { mode, at: state ? state.at : {} });
-    if (state) return;
+    if (states.has(slot) || !(modeOf(name, plot) || "loading" in document.documentElement.dataset)) return;
+    states.set(slot, { name, at: {} });
     slot.tabIndex = 0;
     slot.setAttribute("role", "application");
     slot.setAttribute("aria-roledescription", "chart");
     slot.setAttribute("aria-keyshortcuts", "ArrowLeft ArrowRight Enter Escape");
     slot.addEventListener("keydown", (event) => pressed(slot, event));
-    slot.addEventListener("blur", () => states.get(slot).mode !== heat && left(slot));
+    slot.addEventListener("blur", () => left(slot));
   };
 
   function left(slot) {
-    const state = states.get(slot);
-    if (!Object.keys(state.at).length) return;
+    const [state, plot] = [states.get(slot), slot.firstElementChild];
+    const mode = modeOf(state.name, plot);
+    if (mode === heat || !mode || !Object.keys(state.at).length) return;
     state.at = {};
-    state.mode.leave(slot.firstElementChild);
+    mode.leave(plot);
   }
 
   function pressed(slot, event) {
-    const [{ mode, at }, plot] = [states.get(slot), slot.firstElementChild];
-    if (event.metaKey || event.ctrlKey || event.altKey || !plot._fullData) return;
-    if (ARROWS[event.key]) app.announce(mode.move(plot, at, ARROWS[event.key], event));
-    else if (event.key === "Enter" || event.key === " ") mode.enter(plot, at);
+    const [state, plot] = [states.get(slot), slot.firstElementChild];
+    const mode = plot._fullData && modeOf(state.name, plot);
+    if (event.metaKey || event.ctrlKey || event.altKey || !mode) return;
+    if (ARROWS[event.key]) app.announce(mode.move(plot, state.at, ARROWS[event.key], event));
+    else if (event.key === "Enter" || event.key === " ") mode.enter(plot, state.at);
     else if (event.key === "Escape") {
-      states.get(slot).at = {};
+      state.at = {};
       mode.leave(plot);
     }
     else return;
