@@ -36,8 +36,8 @@ def spans(count: int, first: int = 1, service: str = "shop") -> dict[str, Any]:
     made: list[dict[str, Any]] = []
     for number in range(first, first + count):
         server = {"http.request.method": "GET", "http.route": "/predict"}
-        ids = {"traceId": f"{number:032x}"}
-        call = {"spanId": f"{number:08x}{7:08x}", "parentSpanId": f"{number:016x}", **ids}
+        ids: dict[str, Any] = {"traceId": f"{number:032x}"}
+        call: dict[str, Any] = {"spanId": f"{number:08x}{7:08x}", "parentSpanId": f"{number:016x}", **ids}
         made += [
             span("GET", kind="server", id=number, start_ms=AGO_MS, end_ms=AGO_MS + 10, values=server, **ids),
             span("q", kind="client", start_ms=AGO_MS + 2, end_ms=AGO_MS + 6, values={"db.system": "redis"}, **call),

@@ -86,7 +86,8 @@ def test_acknowledged_exports_of_all_signals_are_in_the_store(
     logs = ExportLogsServiceRequest()
     logs.resource_logs.add().scope_logs.add().log_records.add()
     trace = as_protobuf(bodies.spans(*bodies.trace({"forward": 5, "overhead": 1})))
-    responses = [call(served, *sent, compression=compression) for sent in ((metrics,), (trace, TRACES), (logs, LOGS))]
+    exports: list[tuple[Any, ...]] = [(metrics,), (trace, TRACES), (logs, LOGS)]
+    responses = [call(served, *export, compression=compression) for export in exports]
     partial = ExportMetricsServiceResponse.FromString(responses[0]).partial_success
     declined = ExportLogsServiceResponse.FromString(responses[2]).partial_success
 

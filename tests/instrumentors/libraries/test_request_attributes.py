@@ -30,7 +30,7 @@ HEADERS = {
     "Tracestate": "vendor=1,stagelens=checkout",
 }
 LISTED = "tenant=header:X-Tenant,plan=baggage:plan,region=header:x-region"
-Ask = Callable[[], bytes]
+Ask = Callable[[], str]
 
 
 @pytest.fixture(autouse=True)
