@@ -21,21 +21,20 @@ import grimp
 ROOT = Path(__file__).parent.parent
 # Code lines; the modules of the root are "stagelens".
 MAX_CODE_LINES = {
-    "alerts": 7_388,
-    "analysis": 3_740,
-    "cli": 2_573,
-    "collector": 8_462,
-    "core": 2_394,
-    "dashboard": 14_575,
-    "instrumentors": 15_759,
-    "questions": 95,
+    "alerts": 7_241,
+    "analysis": 3_742,
+    "cli": 2_479,
+    "collector": 8_452,
+    "core": 2_362,
+    "dashboard": 14_529,
+    "instrumentors": 15_589,
+    "questions": 90,
     "stagelens": 372,
-    "store": 6_799,
+    "store": 6_792,
 }
-MAX_LINES = {"product": 94_880, "tests": 101_924, "benchmarks": 5_876}
+MAX_LINES = {"product": 94_069, "tests": 87_638, "benchmarks": 5_786}
 MAX_CYCLES = 0
-# Of the same word for two things: an `Event` of PyTorch is none of a deployment.
-MAX_SHARED_NAMES = 1
+MAX_SHARED_NAMES = 0
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
