@@ -62,7 +62,7 @@ def aggregated(delivery: AggregationInput, *, waits: bool = True) -> Aggregation
     return AggregationResult(points, [], [parcel.id for parcel in delivery.parcels], remaining)
 
 
-def live(store: Store, number: int, last_step: int, told: int) -> None:
+def live(store: Store, number: int, last_step: int, reports: int) -> None:
     """Repeat all batches before *number*, write that one, aggregate and maintain; die before step *last_step*.
 
     A step is a statement, a begin or a commit.
@@ -78,18 +78,18 @@ def live(store: Store, number: int, last_step: int, told: int) -> None:
         event.listen(store.engine, name, step)
     store.write([batch(sent) for sent in range(number)])
     store.write([batch(number)])
-    os.write(told, b"x")
+    os.write(reports, b"x")
     store.aggregate(aggregated, 10**6)
     store.maintain()
-    os.write(told, b"!")
+    os.write(reports, b"!")
     store.close()
 
 
 def main() -> None:
     """Fork processes that die later and later, until one completes; print their number, and how many acknowledged."""
     url, options, stride = sys.argv[1:]
-    number, acknowledged, told = 0, 0, b""
-    while b"!" not in told:
+    number, acknowledged, report = 0, 0, b""
+    while b"!" not in report:
         reading, writing = os.pipe()
         if (pid := os.fork()) == 0:
             store = Store.open(url, clock=Clock(NOON + LATER * number), **json.loads(options))
@@ -98,9 +98,9 @@ def main() -> None:
         os.close(writing)
         status = os.waitpid(pid, 0)[1]
         assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0, status
-        told = os.read(reading, 10)
+        report = os.read(reading, 10)
         os.close(reading)
-        acknowledged += b"x" in told
+        acknowledged += b"x" in report
         number += 1
     print(json.dumps([number, acknowledged]))
 

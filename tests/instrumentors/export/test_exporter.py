@@ -353,7 +353,7 @@ def encrypted(authority: Authorities) -> ClientTlsFiles:
         (lambda authority: ClientTlsFiles(str(authority("servers").file)), ""),
         (lambda authority: shown(authority, authority("strangers").sign("checkout")), ""),
         (lambda _: ClientTlsFiles(), "OTEL_EXPORTER_OTLP_CERTIFICATE"),
-        # Nobody is asked for its password.
+        # No user is asked for the password.
         (encrypted, "OTEL_EXPORTER_OTLP_CLIENT_KEY"),
     ],
     ids=["no certificate", "another authority", "an untrusted server", "an encrypted key"],
