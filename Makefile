@@ -13,6 +13,8 @@ LAZILY  := $(if $(CI),--no-compile)
 LOCKED   = $(if $(LOCK),--constraint $(LOCK))
 # Where it is set, each of the thousand processes of the tests would compile all it imports.
 export PYTHONDONTWRITEBYTECODE :=
+# Tests see output as Python buffers it where nothing else is set.
+export PYTHONUNBUFFERED :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check gate types docs format build clean

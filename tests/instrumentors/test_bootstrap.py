@@ -66,7 +66,8 @@ except ValueError:
     instrumentor.log_failure("timing a request")
 print("served")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # Without a file for stderr Python cannot write its own report of the handler's failure, and says so at exit, by the status 120.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert done.stdout == "served\n"
 

@@ -287,7 +287,7 @@ def test_the_first_request_is_reported_while_it_hangs(tmp_path: Path, sink: Sink
 THREADS = """
     print([thread.name for thread in threading.enumerate()])
     with stagelens.request("first"):
-        print(threading.active_count())
+        print(threading.active_count(), flush=True)
     child = os.fork()
     if child == 0:
         print(threading.active_count(), flush=True)
