@@ -25,7 +25,8 @@ DISABLED_VARIABLE: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 # Servers of ASGI and WSGI applications, frameworks of which the server needs the routes, and what serves metrics.
 _SERVERS = (
     *("cheroot", "daphne", "gevent.pywsgi", "granian", "gunicorn.workers", "hypercorn", "uvicorn.protocols"),
-    *("waitress", "werkzeug", "wsgiref", "blacksheep", "falcon", "pyramid", "quart", "prometheus_client"),
+    *("waitress", "werkzeug", "wsgiref", "blacksheep", "falcon", "pyramid", "quart", "tornado.wsgi"),
+    "prometheus_client",
 )
 
 
@@ -106,15 +107,11 @@ LIBRARIES = (
     Library("torchaudio", "preprocessing", "TorchaudioInstrumentor"),
     Library("torchvision", "preprocessing", "TorchvisionInstrumentor"),
     Library("tornado", "web_frameworks", "TornadoInstrumentor"),
-    Library("tornado.wsgi", "servers", "ServerInstrumentor"),
     Library("transformers", "transformers", "TransformersInstrumentor"),
     Library("tritonclient", "tritonclient", "TritonClientInstrumentor"),
     Library("urllib3", "urllib3", "Urllib3Instrumentor"),
     Library("uvicorn", "uvicorn", "UvicornInstrumentor"),
     Library("vllm", "vllm", "VllmInstrumentor"),
-    Library("waitress", "servers", "ServerInstrumentor"),
-    Library("werkzeug", "servers", "ServerInstrumentor"),
-    Library("wsgiref", "servers", "ServerInstrumentor"),
     Library("xgboost", "catalog", "XGBoostInstrumentor"),
 )
 
