@@ -30,6 +30,7 @@ from tests.docs.blocks import (
 from tests.docs.terminal import TIMEOUT_SECONDS, Terminal
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.ports import free_port
+from tests.support.real_servers import installed
 
 pytestmark = pytest.mark.stacks
 
@@ -261,7 +262,5 @@ def _beside(page: str) -> dict[str, str]:
     part = BESIDE.get(page)
     if part is None:
         return {}
-    installed = ROOT / ".venv" / part
-    if not installed.exists() and not os.environ.get("CI"):
-        pytest.skip(f"no {part}; `make {part}` installs it, and `make test-stacks` does")
-    return {"PYTHONPATH": f"{installed}{os.pathsep}{LONG_FLUSH}", "PATH": str(installed / "bin")}
+    folder = installed(part)
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{LONG_FLUSH}", "PATH": str(folder / "bin")}

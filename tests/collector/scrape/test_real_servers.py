@@ -26,6 +26,7 @@ from stagelens.collector.scrape.scraper import Scraper
 from stagelens.core.histogram import Distribution
 from stagelens.store import Selection, Store
 from tests.support.ports import free_port
+from tests.support.real_servers import installed, is_up
 from tests.support.triton.triton_server import TritonServer, is_installed
 
 pytestmark = pytest.mark.stacks
@@ -34,11 +35,8 @@ HERE = Path(__file__).parent
 
 @contextmanager
 def running(part: str, *arguments: str, ready: str = "/", **env: str) -> Generator[str]:
-    installed = HERE.parents[2] / ".venv" / part
-    if not installed.exists() and not os.environ.get("CI"):
-        pytest.skip(f"no {part}; `make {part}` installs it, and `make test-stacks` does")
     url = f"http://127.0.0.1:{free_port()}"
-    path = os.pathsep.join((str(installed), str(HERE)))
+    path = os.pathsep.join((str(installed(part)), str(HERE)))
     command = [sys.executable, *arguments, url.rpartition(":")[2]]
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path, **env}) as server:
         try:
@@ -50,18 +48,6 @@ def running(part: str, *arguments: str, ready: str = "/", **env: str) -> Generat
             yield url
         finally:
             server.terminate()
-
-
-def is_up(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=60) as response:
-            return response.status == 200
-    except urllib.error.HTTPError as error:
-        # An HTTP error is a response from a running server.
-        error.close()
-        return False
-    except OSError:
-        return False
 
 
 def post(url: str, body: Any) -> Any:

@@ -12,14 +12,13 @@ import signal
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tests.support.http_server import http_server
 from tests.support.ports import free_port
+from tests.support.real_servers import is_up
 
 HERE = Path(__file__).parent
 INSTALLED = HERE.parents[2] / ".venv" / "triton"
@@ -67,7 +66,7 @@ class TritonServer:
 
     def __enter__(self) -> Self:
         deadline = time.monotonic() + START_SECONDS
-        while not self._is_ready():
+        while not is_up(f"http://{self.http}/v2/health/ready", 1):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 log = self.log()
                 self.stop()
@@ -100,17 +99,6 @@ class TritonServer:
             yield
         finally:
             self._process.send_signal(signal.SIGCONT)
-
-    def _is_ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=1) as response:
-                return response.status == 200
-        except urllib.error.HTTPError as error:
-            # It is an answer, with a connection.
-            error.close()
-            return False
-        except OSError:
-            return False
 
     def _options(self, traces_url: str) -> list[str]:
         options = [

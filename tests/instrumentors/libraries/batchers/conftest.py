@@ -18,6 +18,7 @@ import grpc
 import pytest
 
 from tests.instrumentors.conftest import Service
+from tests.support.real_servers import installed, is_up
 
 HERE = Path(__file__).parent
 STAGE = "stagelens.stage."
@@ -128,31 +129,16 @@ def _traceparent(trace: str) -> str:
 @contextmanager
 def running(part: str, sink: Any, arguments: Sequence[str], ready: str, **variables: str) -> Generator[Server]:
     """Give what `stagelens run -- python *arguments*` serves with *part*; skipped where *part* is not, never in CI."""
-    installed = HERE.parents[3] / ".venv" / part
-    if not installed.exists() and not os.environ.get("CI"):
-        pytest.skip(f"no {part}; `make {part}` installs it, and `make test-stacks` does")
-    path = os.pathsep.join(filter(None, (str(installed), str(HERE), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(installed(part)), str(HERE), os.environ.get("PYTHONPATH"))))
     service = Service(*arguments, env=sink.environment(PYTHONPATH=path, **variables), cwd=HERE)
     url = f"http://127.0.0.1:{service.port}"
     try:
-        while not _is_up(url + ready):
+        while not is_up(url + ready, 5):
             assert service.process.poll() is None, service.log()
             threading.Event().wait(0.1)
         yield Server(url, sink)
     finally:
         service.stop()
-
-
-def _is_up(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as response:
-            return response.status == 200
-    except urllib.error.HTTPError as error:
-        # It is an answer, with a connection.
-        error.close()
-        return False
-    except OSError:
-        return False
 
 
 @pytest.fixture
