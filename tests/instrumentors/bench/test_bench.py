@@ -112,7 +112,7 @@ def test_a_command_that_exits_is_its_own_load(bench: Bench, place: Path) -> None
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--", sys.executable, "-c", "print('last words'); 1/0"], "failed with exit code 1\n    last words\n"),
+        (["--", sys.executable, "-c", "print('bye', flush=True); 1/0"], "failed with exit code 1\n    bye\n"),
         (["--url", "http://127.0.0.1:{port}/", "--", sys.executable, "-c", "1/0 # {port}"], "failed with exit code 1"),
         (["--", "nosuchcommand"], "nosuchcommand cannot be started"),
         (["--url", "http://127.0.0.1:1/", "--header", "a b\nc: d", "--", "sleep", "60"], "the request cannot be sent"),
