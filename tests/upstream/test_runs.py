@@ -67,7 +67,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Runner]
         yield Runner(suite, collector.url)
 
 
-@pytest.mark.stacks
+@pytest.mark.soak
 def test_each_difference_is_found(runner: Runner) -> None:
     before = runner.run(WITHOUT)
     ways = {way: runner.compare(way, before) for way in (RUN, PROFILE)}
