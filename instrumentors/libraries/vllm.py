@@ -66,7 +66,8 @@ def _recording(original: Any) -> Any:
 
 def _record(marks: Marks, outputs: list[Any], started: int, ended: int) -> None:
     prompts = [output for output in outputs if getattr(output, "prompt_token_ids", None)]
-    generated = [completion for output in prompts for completion in output.outputs if hasattr(completion, "token_ids")]
+    # A model that embeds, classifies or scores has one output, not a list of completions.
+    generated = [completion for output in prompts if isinstance(output.outputs, list) for completion in output.outputs]
     marks.extend(("@tokens_in", sum(len(output.prompt_token_ids) for output in prompts), 0))
     if generated:
         marks.extend(("@tokens_out", sum(len(completion.token_ids) for completion in generated), 0))

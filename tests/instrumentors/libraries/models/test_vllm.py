@@ -27,7 +27,9 @@ llm = LLM(sys.argv[1], enforce_eager=True, dtype="float32", max_model_len=64, di
 params = SamplingParams(max_tokens=4, ignore_eos=True)
 texts = [llm.generate(prompts, params, use_tqdm=False)[0].outputs[0].text for prompts in ("word1 word2", ["word1", "word2"])]
 llm.chat([{"role": "user", "content": "word1"}], params, use_tqdm=False)
-print(json.dumps([[name, marks[6:]] for marks, _, _, name, *_ in recorder.pending]))
+embedding = LLM(sys.argv[1], enforce_eager=True, dtype="float32", max_model_len=64, runner="pooling")
+embedding.embed(["word1 word2", "word1"], use_tqdm=False)
+print(json.dumps([[name, marks[6:]] for marks, _, _, name, *_ in recorder.pending], default=str))
 """
 
 
@@ -62,6 +64,7 @@ def test_a_script_has_the_stages_that_vllm_reports(tmp_path: Path) -> None:
         env=os.environ | settings,
     )
     assert done.returncode == 0, done.stderr
+    assert "stagelens:" not in done.stderr
 
     requests = json.loads(done.stdout.splitlines()[-1])
     stages = [[key for key in marks[::3] if key[0] != "@"] for _, marks in requests]
@@ -69,13 +72,20 @@ def test_a_script_has_the_stages_that_vllm_reports(tmp_path: Path) -> None:
         {key: value for key, value in zip(marks[::3], marks[1::3], strict=True) if key[0] == "@"}
         for _, marks in requests
     ]
-    assert [name for name, _ in requests] == ["tiny"] * 3
+    assert [name for name, _ in requests] == ["tiny"] * 4
     reported = ["queue", "prefill", "decode", "forward"]
-    assert [[stage for stage in each if stage != "tokenize"] for each in stages] == [reported, ["forward"], reported]
-    assert [(fact["@model"], fact["@tokens_in"], fact["@tokens_out"]) for fact in facts] == [
+    assert [[stage for stage in each if stage != "tokenize"] for each in stages[:3]] == [
+        reported,
+        ["forward"],
+        reported,
+    ]
+    # Threads of its own read the prompts, which wait for them.
+    assert set(stages[3]) - {"tokenize"} == {"queue", "forward"}
+    assert [(fact["@model"], fact["@tokens_in"], fact.get("@tokens_out")) for fact in facts] == [
         ("tiny", 2, 4),
         ("tiny", 2, 8),
         ("tiny", 1, 4),
+        ("tiny", 3, None),
     ]
     assert facts[1]["@batch"] == 2
     assert "@first_token" in facts[0]
