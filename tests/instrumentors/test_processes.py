@@ -31,6 +31,14 @@ def wait_until_aggregated():
 def wait_for(child):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
+def serve_in_a_child():
+    child = os.fork()
+    if child == 0:
+        serve("child")
+        stagelens.instrumentors.recorder.flush()
+        os._exit(0)
+    wait_for(child)
+
 def main():
 """
 TAIL = """
@@ -51,15 +59,8 @@ THROUGH_THE_END = """
     serve("parent", 4)
 """
 FROM_A_THREAD = """
-    def fork():
-        child = os.fork()
-        if child == 0:
-            serve("child")
-            stagelens.instrumentors.recorder.flush()
-            os._exit(0)
-        wait_for(child)
     with stagelens.request("outer"):
-        thread = threading.Thread(target=fork)
+        thread = threading.Thread(target=serve_in_a_child)
         thread.start()
         thread.join()
 """
@@ -243,12 +244,7 @@ FORKS_UNDER_LOAD = """
         thread.start()
     for _ in range(20):
         time.sleep(0.02)
-        child = os.fork()
-        if child == 0:
-            serve("child")
-            stagelens.instrumentors.recorder.flush()
-            os._exit(0)
-        wait_for(child)
+        serve_in_a_child()
     stop.set()
     for thread in threads:
         thread.join()

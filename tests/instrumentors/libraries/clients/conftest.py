@@ -9,8 +9,12 @@ from email.message import Message
 import pytest
 
 from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.client_common import BODY
+from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
+from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
 from stagelens.instrumentors.trace_context import traceparent
+from tests.instrumentors.libraries.drivers import instrumenting
 from tests.support.http_server import Recorded, Request, Response, http_server
 
 PARTS = (b"one ", b"two ", b"three")
@@ -87,3 +91,9 @@ def upstream() -> Generator[Upstream]:
         upstream = Upstream(server)
         yield upstream
         upstream.release.set()
+
+
+@pytest.fixture
+def clients() -> Generator[None]:
+    with instrumenting(HttpxInstrumentor(), RequestsInstrumentor(), Urllib3Instrumentor(), AiohttpClientInstrumentor()):
+        yield

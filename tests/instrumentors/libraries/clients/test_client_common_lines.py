@@ -18,16 +18,14 @@ from stagelens.core.names import BY_CLIENT_CONTENT
 from stagelens.core.partition import partition
 from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import client_common
-from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.client_common import LineStream, RespondedCall
-from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
-from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
 from stagelens.instrumentors.request_marks import read_marks
-from tests.instrumentors.libraries.drivers import instrumenting
 from tests.support.http_server import http_server
 
 if TYPE_CHECKING:
     from conftest import Running
+
+pytestmark = pytest.mark.usefixtures("clients")
 
 HEAD = {"model": "llama3.2", "created_at": "2026-11-01T10:00:00Z"}
 
@@ -120,12 +118,6 @@ def streaming() -> Generator[Callable[[Iterable[str]], str]]:
             return server.url
 
         yield say
-
-
-@pytest.fixture(autouse=True)
-def clients() -> Generator[None]:
-    with instrumenting(HttpxInstrumentor(), RequestsInstrumentor(), Urllib3Instrumentor(), AiohttpClientInstrumentor()):
-        yield
 
 
 def _httpx(url: str) -> list[str]:

@@ -16,18 +16,16 @@ import requests
 from stagelens.core.partition import partition
 from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import server_reports as module
-from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.client_common import record_headers, reports_in_body
-from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, Wait
-from stagelens.instrumentors.libraries.urllib3 import RequestsInstrumentor, Urllib3Instrumentor
 from stagelens.instrumentors.request_marks import read_marks
 from tests.instrumentors.libraries import drivers
-from tests.instrumentors.libraries.drivers import instrumenting
 from tests.support.http_server import Request, Response, http_server
 
 if TYPE_CHECKING:
     from conftest import Running
+
+pytestmark = pytest.mark.usefixtures("clients")
 
 # What each server works before it answers, which it says it did: the wait for it is longer for certain.
 WORK_SECONDS = 0.02
@@ -172,12 +170,6 @@ def saying() -> Generator[Callable[..., str]]:
             return server.url
 
         yield say
-
-
-@pytest.fixture(autouse=True)
-def clients() -> Generator[None]:
-    with instrumenting(HttpxInstrumentor(), RequestsInstrumentor(), Urllib3Instrumentor(), AiohttpClientInstrumentor()):
-        yield
 
 
 def _get(url: str) -> Any:
