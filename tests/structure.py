@@ -27,12 +27,12 @@ MAX_CODE_LINES = {
     "collector": 8_452,
     "core": 2_362,
     "dashboard": 14_529,
-    "instrumentors": 15_589,
+    "instrumentors": 15_586,
     "questions": 90,
     "stagelens": 372,
     "store": 6_792,
 }
-MAX_LINES = {"product": 94_069, "tests": 87_638, "benchmarks": 5_786}
+MAX_LINES = {"product": 94_067, "tests": 87_630, "benchmarks": 5_786}
 MAX_CYCLES = 0
 MAX_SHARED_NAMES = 0
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
