@@ -34,7 +34,7 @@ K ?=
 PYTEST = tests/in_memory.sh $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 25
 NAMED  = tests/in_memory.sh $(BIN)/python -m tests.selection
 
-test: $(VENV)/dev-$(INSTALL) chromium ## the tests a change needs (6 minutes; needs a browser). K=WORD runs those named so, in seconds
+test: $(VENV)/dev-$(INSTALL) chromium ## the tests a change needs (8 minutes; needs a browser). K=WORD runs those named so, in seconds
 	@$(if $(K),$(NAMED) --tier first --word '$(K)',$(PYTEST) --tier first)
 
 .PHONY: test-changed
@@ -42,7 +42,7 @@ test-changed: $(VENV)/dev-$(INSTALL) chromium ## of these, the tests of what dif
 	@$(NAMED) --tier first --changed main
 
 .PHONY: test-stacks
-test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, databases, every page in a browser (15 minutes; needs 7 GB)
+test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, databases, every page in a browser (16 minutes; needs 7 GB)
 	@$(if $(K),$(NAMED) --tier stacks --word '$(K)',$(PYTEST) --tier stacks)
 
 # Left out is what does not depend on the version of a library, and what takes long: processes that only import, compilation.
